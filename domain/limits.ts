@@ -1,0 +1,60 @@
+/** Every cap of hangar with its unit and default. Sizes are bytes, times milliseconds. */
+
+export const MB = 1_048_576
+
+export interface Limits {
+  /** Context items. */
+  readonly maxAttachments: number
+  readonly maxAttachmentBytes: number
+  readonly maxPatchBytes: number
+  readonly maxBundleBytes: number
+  readonly maxMessageBytes: number
+  readonly maxQueuedTurns: number
+  /** What comes back. */
+  readonly maxResultBytes: number
+  readonly maxSummaryBytes: number
+  readonly maxQuestionBytes: number
+  readonly maxArtifacts: number
+  readonly maxArtifactBytes: number
+  readonly maxArtifactsBytes: number
+  readonly maxEventTextBytes: number
+  /** Untracked files of a checkpoint. */
+  readonly maxUntrackedBytes: number
+  readonly maxUntrackedFiles: number
+  /** The git gateway. */
+  readonly maxRefUpdates: number
+  readonly maxCommandBytes: number
+  readonly maxPushBytes: number
+  readonly maxFetchRequestBytes: number
+  readonly maxGitProcesses: number
+  readonly gitTimeoutMs: number
+  /** REST. */
+  readonly maxJsonBytes: number
+  readonly maxWaitMs: number
+}
+
+export const DEFAULT_LIMITS: Limits = {
+  maxAttachments: 50,
+  maxAttachmentBytes: 2 * MB,
+  maxPatchBytes: 10 * MB,
+  maxBundleBytes: 50 * MB,
+  maxMessageBytes: 256 * 1024,
+  maxQueuedTurns: 10,
+  maxResultBytes: 1024 * 1024,
+  maxSummaryBytes: 64 * 1024,
+  maxQuestionBytes: 16 * 1024,
+  maxArtifacts: 50,
+  maxArtifactBytes: 25 * MB,
+  maxArtifactsBytes: 100 * MB,
+  maxEventTextBytes: 16 * 1024,
+  maxUntrackedBytes: 512 * MB,
+  maxUntrackedFiles: 20_000,
+  maxRefUpdates: 5_000,
+  maxCommandBytes: 4 * MB,
+  maxPushBytes: 2048 * MB,
+  maxFetchRequestBytes: 64 * MB,
+  maxGitProcesses: 8,
+  gitTimeoutMs: 30 * 60_000,
+  maxJsonBytes: 96 * MB,
+  maxWaitMs: 600_000,
+}

@@ -1,0 +1,67 @@
+/** One normalised line of an agent's activity, and what it used. */
+
+export interface Usage {
+  readonly inputTokens: number
+  readonly outputTokens: number
+  readonly cacheReadTokens: number
+  readonly cacheWriteTokens: number
+  readonly costUsd: number | null
+  readonly costSource: 'reported' | 'priced' | null
+}
+
+export interface Budget {
+  readonly maxMinutes: number | null
+  readonly maxTokens: number | null
+  readonly maxCostUsd: number | null
+}
+
+export const NO_USAGE: Usage = {
+  inputTokens: 0,
+  outputTokens: 0,
+  cacheReadTokens: 0,
+  cacheWriteTokens: 0,
+  costUsd: null,
+  costSource: null,
+}
+
+/** What happened, without its place in the session; texts are redacted and clipped (`truncated` is the length before). */
+export type RunEventBody =
+  | {
+      readonly kind: 'message'
+      readonly role: 'assistant' | 'reasoning' | 'user' | 'stderr'
+      readonly text: string
+      readonly truncated?: number
+    }
+  | { readonly kind: 'tool_call'; readonly id: string; readonly name: string; readonly input: string }
+  | {
+      readonly kind: 'tool_result'
+      readonly id: string
+      readonly name?: string
+      readonly ok: boolean
+      readonly text: string
+    }
+  | {
+      readonly kind: 'command'
+      readonly id: string
+      readonly phase: 'start' | 'end'
+      readonly command?: string
+      readonly exitCode?: number | null
+    }
+  | {
+      readonly kind: 'file_change'
+      readonly id: string
+      readonly ok: boolean
+      readonly changes: readonly { readonly path: string; readonly change: 'add' | 'update' | 'delete' | 'write' }[]
+    }
+  | {
+      readonly kind: 'error'
+      readonly scope: 'api' | 'turn' | 'tool' | 'harness' | 'stream'
+      readonly fatal: boolean
+      readonly message: string
+    }
+  | { readonly kind: 'usage'; readonly scope: 'request' | 'turn'; readonly usage: Usage; readonly model?: string }
+  | { readonly kind: 'progress'; readonly message: string; readonly pct?: number; readonly source: 'agent' | 'harness' }
+  | { readonly kind: 'state'; readonly state: string; readonly text: string }
+
+/** An event in its place: `seq` rises by one within its session, across turns. */
+export type RunEvent = RunEventBody & { readonly seq: number; readonly at: number; readonly turn: number }

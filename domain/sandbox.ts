@@ -1,0 +1,116 @@
+/** Ports of a sandbox: the Provider that makes it, and what a turn leaves on its disk. Interfaces only. */
+import type { Readable } from 'node:stream'
+import type { RepoSlug, SessionName } from './names.ts'
+
+export interface SandboxRef {
+  readonly provider: string
+  readonly id: string
+}
+
+/** What a sandbox is made from. The same id gives the same sandbox, also after a crash half-way. */
+export interface SandboxSpec {
+  readonly id: string
+  readonly session: SessionName
+  readonly repo: RepoSlug
+  /** Base URL of the gateway as the sandbox reaches it, without a trailing slash. */
+  readonly gatewayUrl: string
+  /** The `hgs_…` secret: put where only this sandbox's processes can read it; never in an environment, argv or log. */
+  readonly grant: string
+  /** Directories put before PATH, bound read-only. */
+  readonly path: readonly string[]
+  /** Further read-only files and directories of the host. */
+  readonly mounts: readonly string[]
+}
+
+/** Where things are, as seen from inside the sandbox. */
+export interface SandboxPaths {
+  readonly home: string
+  /** The checkout: working directory of every command. */
+  readonly repo: string
+  /** The file that holds the grant. */
+  readonly grantFile: string
+  /** Directory on PATH that holds `hangar-agent`. */
+  readonly helperDir: string
+}
+
+/** One run of a program, named by an idempotency key (`<turn>-<attempt>`). */
+export interface TurnStart {
+  readonly key: string
+  readonly argv: readonly string[]
+  readonly env: Readonly<Record<string, string>>
+  readonly stdin: Uint8Array
+  /** Milliseconds after which the supervisor itself ends the run, also when the server is gone. */
+  readonly timeoutMs: number
+  /** Between TERM and KILL. */
+  readonly graceMs: number
+  /** Bytes kept of each of stdout and stderr. */
+  readonly maxOutputBytes: number
+}
+
+export type TurnProcess =
+  | { readonly state: 'unknown' }
+  | { readonly state: 'running' }
+  | { readonly state: 'exited'; readonly exitCode: number; readonly timedOut: boolean; readonly endedAt: number }
+  | { readonly state: 'lost'; readonly reason: string }
+
+export interface TurnCursor {
+  readonly out: number
+  readonly err: number
+}
+
+export interface TurnOutput {
+  readonly out: Buffer
+  readonly err: Buffer
+  readonly next: TurnCursor
+  readonly process: TurnProcess
+}
+
+export interface ExecResult {
+  readonly exitCode: number
+  readonly out: Buffer
+  readonly err: Buffer
+}
+
+export interface ExecOptions {
+  readonly env?: Readonly<Record<string, string>>
+  readonly stdin?: Uint8Array
+  readonly timeoutMs: number
+  readonly maxOutputBytes: number
+  readonly signal?: AbortSignal
+}
+
+/** Makes sandboxes and runs programs in them. Every method may be called again after a crash: all are idempotent. */
+export interface Provider {
+  readonly kind: string
+  /** One line for `hangar doctor`: what isolates, and what it does not protect from. */
+  describe(): Promise<{ readonly level: 'ok' | 'warning'; readonly text: string }>
+  create(spec: SandboxSpec): Promise<SandboxPaths>
+  paths(ref: SandboxRef): SandboxPaths
+  inspect(ref: SandboxRef): Promise<{ readonly state: 'up' | 'gone'; readonly reason: string | null }>
+  list(): Promise<readonly SandboxRef[]>
+  /** Returns when the run is claimed; a second call with the same key changes nothing. */
+  start(ref: SandboxRef, turn: TurnStart): Promise<void>
+  /** Output from the cursor on; waits up to `waitMs` when there is none yet and the run goes on. Repeatable. */
+  read(
+    ref: SandboxRef,
+    key: string,
+    cursor: TurnCursor,
+    options: { readonly waitMs: number; readonly maxBytes: number; readonly signal?: AbortSignal },
+  ): Promise<TurnOutput>
+  /** Ends the run's whole process tree: TERM, after the run's grace KILL. An unknown key is no error. */
+  stop(ref: SandboxRef, key: string): Promise<void>
+  /** A short helper command inside; throws `sandbox_failed` when no exit status came. */
+  exec(ref: SandboxRef, argv: readonly string[], options: ExecOptions): Promise<ExecResult>
+  /** Bytes of a file inside from an offset; null when it is absent or no regular file. Never follows a link out of the sandbox. */
+  readFile(
+    ref: SandboxRef,
+    path: string,
+    options: { readonly offset: number; readonly maxBytes: number },
+  ): Promise<Buffer | null>
+  /** Unpacks a tar under a directory inside, as the sandbox's own user. */
+  putTar(ref: SandboxRef, dir: string, tar: Readable): Promise<void>
+  /** A tar of a directory inside (links not followed); ends with an error when it is cut. */
+  getTar(ref: SandboxRef, dir: string, options: { readonly maxBytes: number }): Promise<Readable>
+  /** Ends everything in it and removes it; resolves when it is gone. */
+  destroy(ref: SandboxRef): Promise<void>
+}

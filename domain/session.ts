@@ -1,0 +1,81 @@
+/** A session and its turns, as their record in git holds them, and the moves that are allowed. */
+import type { Oid, RepoSlug, SessionName } from './names.ts'
+import type { Budget, Usage } from './run-event.ts'
+
+export type SessionState = 'creating' | 'idle' | 'running' | 'suspended' | 'closed' | 'failed'
+export type TurnState = 'queued' | 'preparing' | 'running' | 'collecting' | 'repairing' | 'ended'
+export type TurnOutcome = 'exited' | 'failed' | 'needs_input' | 'over_budget' | 'timed_out' | 'cancelled'
+
+/** The session's sandbox and its grant: the grant ends when this field goes. Of the grant only a SHA-256 is kept. */
+export interface SessionSandbox {
+  readonly id: string
+  readonly provider: string
+  readonly grantHash: string
+  readonly grantExpiresAt: number
+}
+
+export interface SessionRecord {
+  readonly name: SessionName
+  readonly repo: RepoSlug
+  readonly state: SessionState
+  /** The commit that patches start from; null is the empty tree (a session that began unborn). */
+  readonly baseCommit: Oid | null
+  readonly harness: string
+  readonly environment: string
+  readonly parent: SessionName | null
+  readonly budget: Budget
+  readonly sandbox: SessionSandbox | null
+  readonly needsInput: string | null
+  readonly questionOptions: readonly string[]
+  /** The newest turn's number; turns count from 1. */
+  readonly turns: number
+  readonly createdAt: number
+  readonly updatedAt: number
+}
+
+export interface ArtifactEntry {
+  readonly path: string
+  readonly turn: number
+  /** Bytes. */
+  readonly size: number
+  readonly contentType: string
+  readonly sha256: string
+}
+
+export interface TurnRecord {
+  readonly turn: number
+  readonly message: string
+  readonly state: TurnState
+  readonly outcome: TurnOutcome | null
+  readonly error: { readonly code: string; readonly message: string } | null
+  readonly summary: string | null
+  readonly result: unknown
+  readonly resultError: string | null
+  readonly artifacts: readonly ArtifactEntry[]
+  readonly warnings: readonly string[]
+  readonly question: string | null
+  readonly questionOptions: readonly string[]
+  readonly usage: Usage | null
+  readonly repairUsage: Usage | null
+  /** The commit that the hand-over asked for; null when nothing was handed over. */
+  readonly requestedCommit: Oid | null
+  /** The commit that the turn really started on. */
+  readonly actualCommit: Oid | null
+  /** The work branch after the turn. */
+  readonly headCommit: Oid | null
+  readonly checkpoint: Oid | null
+  /** What was handed in, as a checkpoint. */
+  readonly contextCommit: Oid | null
+  /** Attachments by name: in the record's tree under `turns/<n>/in/`. */
+  readonly attachments: readonly string[]
+  readonly urls: readonly string[]
+  readonly outputSchema: unknown
+  readonly timeoutMs: number
+  readonly budget: Budget
+  /** Set before the stop signal is sent, so that a restart knows why the turn died. */
+  readonly stopReason: 'cancelled' | 'timed_out' | 'over_budget' | null
+  readonly exitCode: number | null
+  readonly createdAt: number
+  readonly startedAt: number | null
+  readonly endedAt: number | null
+}
