@@ -1,0 +1,1 @@
+export type { CommitData, GitObject, ObjectStore, TreeEdit, TreeEntry } from './repository.ts'

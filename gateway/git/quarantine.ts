@@ -1,0 +1,61 @@
+/** Objects that were received but not yet accepted: a directory of their own that the store's objects stand behind. */
+import { mkdir, mkdtemp, open, readdir, rename, rm, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Repository } from './repository.ts'
+
+export interface Quarantine {
+  readonly dir: string
+  /** For every git that writes into or reads out of it. */
+  readonly env: Readonly<Record<string, string>>
+  /** Moves all objects into the store, to be followed by the refs that need them. May be repeated. */
+  migrate(): Promise<void>
+  /** Forgets them. May be repeated, also after `migrate`. */
+  drop(): Promise<void>
+}
+
+/**
+ * Opens a quarantine in the repository's object directory (same file system, so that migrating is renaming).
+ * What a crash leaves behind is `objects/incoming-*`, swept when the repository is next opened.
+ * Source: git's tmp-objdir.c, which receive-pack uses.
+ */
+export async function openQuarantine(repo: Pick<Repository, 'dir'>): Promise<Quarantine> {
+  const objects = join(repo.dir, 'objects')
+  const dir = await mkdtemp(join(objects, 'incoming-'))
+  await mkdir(join(dir, 'pack'))
+  return {
+    dir,
+    env: { GIT_OBJECT_DIRECTORY: dir, GIT_ALTERNATE_OBJECT_DIRECTORIES: objects, GIT_QUARANTINE_PATH: dir },
+    migrate: () => migrate(dir, objects),
+    drop: () => rm(dir, { recursive: true, force: true }),
+  }
+}
+
+/** Ends with nothing of the quarantine left. A pack counts for git once its .idx is there, so that goes last. */
+async function migrate(from: string, to: string): Promise<void> {
+  const names = await readdir(from).catch(() => [])
+  for (const name of names.filter((name) => /^[0-9a-f]{2}$/.test(name))) await moveAll(join(from, name), join(to, name))
+  await moveAll(join(from, 'pack'), join(to, 'pack'))
+  await rm(from, { recursive: true, force: true })
+}
+
+async function moveAll(from: string, to: string): Promise<void> {
+  const names = await readdir(from).catch(() => [])
+  if (names.length === 0) return
+  await mkdir(to, { recursive: true })
+  const last = (name: string) => (name.endsWith('.idx') ? 2 : name.endsWith('.pack') ? 0 : 1)
+  for (const name of names.sort((a, b) => last(a) - last(b))) {
+    if (name.startsWith('tmp_')) continue
+    if (await stat(join(to, name)).catch(() => null)) continue
+    await rename(join(from, name), join(to, name))
+  }
+  await syncDirectory(to)
+}
+
+async function syncDirectory(dir: string): Promise<void> {
+  const handle = await open(dir, 'r')
+  try {
+    await handle.sync()
+  } finally {
+    await handle.close()
+  }
+}

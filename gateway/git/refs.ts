@@ -1,0 +1,1 @@
+export type { RefSnapshot, RefStore, RefUpdate, TransactResult } from './repository.ts'
