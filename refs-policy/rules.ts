@@ -1,0 +1,153 @@
+/** The rules of a push as a list: a name, a test, and the sentence that the pusher reads. The first that refuses is the one that is told. */
+import { type Caller, hasScope } from '../domain/grant.ts'
+import { isRefName, type Oid, workBranch, ZERO_OID } from '../domain/names.ts'
+import { isIncomingRef, placeOf, sandboxRefs } from './ref-names.ts'
+import { lowerBound, type RefCommand, type RefTable, type RefUpdate, valueOf } from './ref-update.ts'
+
+/** What is known of a command before any byte of the pack. */
+export interface NameContext {
+  readonly caller: Caller
+  readonly table: RefTable
+  /** The repo follows an upstream: only its mirror moves the project's own refs. */
+  readonly mirrored: boolean
+  /** How often the push names this ref. */
+  readonly timesNamed: number
+}
+
+/** What is known of an update while its objects are in quarantine. */
+export interface HistoryContext {
+  /** The type of the new value; null when it is neither in the push nor visible to the caller. */
+  readonly type: 'commit' | 'tree' | 'blob' | 'tag' | null
+  /** All that the new value reaches is in the push, or reachable from what the caller sees. */
+  readonly complete: boolean
+  /** The client said that its history is cut. */
+  readonly shallow: boolean
+}
+
+export interface Rule<Subject, Context> {
+  readonly name: string
+  refuses(subject: Subject, context: Context): boolean
+  sentence(subject: Subject, context: Context): string
+}
+
+const say = (text: string) => () => text
+const isGrant = ({ caller }: NameContext) => caller.kind === 'grant'
+const isToken = ({ caller }: NameContext) => caller.kind === 'token'
+const isDelete = (command: RefCommand) => command.new === ZERO_OID
+const lacks = (context: NameContext, scope: 'sessions' | 'repo:write') =>
+  context.caller.kind === 'token' && !hasScope(context.caller, scope)
+
+/** Decided before the pack is read. A delete has no further rules. */
+export const NAME_RULES: readonly Rule<RefCommand, NameContext>[] = [
+  {
+    name: 'a ref has a name that git and hangar take',
+    refuses: ({ ref }) => !isRefName(ref),
+    sentence: say('not a ref name that is taken here'),
+  },
+  {
+    name: 'a push names a ref once',
+    refuses: (_, { timesNamed }) => timesNamed > 1,
+    sentence: say('named more than once in this push'),
+  },
+  {
+    name: 'an update changes something',
+    refuses: (command) => command.old === ZERO_OID && isDelete(command),
+    sentence: say('neither an old nor a new value was given'),
+  },
+  {
+    name: 'a grant moves the branch and the checkpoint of its own session',
+    refuses: ({ ref }, { caller }) =>
+      caller.kind === 'grant' && !sandboxRefs(caller.session).some((own) => own === ref),
+    sentence: (_, { caller }) =>
+      `this grant may push only ${caller.kind === 'grant' ? workBranch(caller.session) : 'its branch'}`,
+  },
+  {
+    name: 'a grant deletes nothing',
+    refuses: (command, context) => isGrant(context) && isDelete(command),
+    sentence: say('this grant may not delete refs'),
+  },
+  {
+    name: 'work is handed in under one name, with the scope sessions',
+    refuses: ({ ref }, context) =>
+      isToken(context) && placeOf(ref) === 'incoming' && (!isIncomingRef(ref) || lacks(context, 'sessions')),
+    sentence: say('refs/hangar/incoming/ takes one plain name, from a token with the scope sessions'),
+  },
+  {
+    name: 'what was handed in goes away by itself',
+    refuses: (command, context) => isToken(context) && placeOf(command.ref) === 'incoming' && isDelete(command),
+    sentence: say('refs/hangar/incoming/ is cleared by hangar only'),
+  },
+  {
+    name: 'records are moved by hangar',
+    refuses: ({ ref }, context) => isToken(context) && ['record', 'sealed'].includes(placeOf(ref)),
+    sentence: say('refs/hangar/ and refs/notes/hangar are moved by hangar only'),
+  },
+  {
+    name: 'session branches are moved by their sandbox and by hangar',
+    refuses: ({ ref }, context) => isToken(context) && placeOf(ref) === 'session_branch',
+    sentence: say('session branches are moved by their sandbox and by hangar only'),
+  },
+  {
+    name: 'people push branches, tags and notes',
+    refuses: ({ ref }, context) => isToken(context) && ['upstream', 'other'].includes(placeOf(ref)),
+    sentence: say('only branches, tags and notes may be pushed'),
+  },
+  {
+    name: "the project's own refs need the scope repo:write",
+    refuses: ({ ref }, context) => placeOf(ref) !== 'incoming' && lacks(context, 'repo:write'),
+    sentence: say('this token has not the scope repo:write'),
+  },
+  {
+    name: "a mirrored repo's own refs are moved upstream",
+    refuses: ({ ref }, context) => isToken(context) && context.mirrored && placeOf(ref) !== 'incoming',
+    sentence: say('this repo follows an upstream; push there'),
+  },
+  {
+    name: 'the default branch stays',
+    refuses: (command, { table }) => isDelete(command) && command.ref === table.head,
+    sentence: say('the default branch may not be deleted'),
+  },
+  {
+    name: 'the client knows the current value',
+    refuses: (command, { table }) => command.old !== (valueOf(table, command.ref) ?? ZERO_OID),
+    sentence: say('the ref moved meanwhile; fetch and push again'),
+  },
+  {
+    name: 'a ref is not a folder of others',
+    refuses: (command, { table }) =>
+      command.old === ZERO_OID && !isDelete(command) && hasFolderConflict(command.ref, table),
+    sentence: say('a ref that is a folder of this one, or lies below it, exists; use another name'),
+  },
+]
+
+/** Decided while the objects are in quarantine. Absent and invisible objects get the same sentence, so that nothing can be found out by asking. */
+export const HISTORY_RULES: readonly Rule<RefUpdate, HistoryContext>[] = [
+  {
+    name: 'history is whole',
+    refuses: (_, { complete, shallow }) => !complete && shallow,
+    sentence: say('shallow update not allowed: run git fetch --unshallow'),
+  },
+  {
+    name: 'everything is in the push, or seen by the pusher',
+    refuses: (_, { complete, type }) => !complete || type === null,
+    sentence: say('missing necessary objects'),
+  },
+  {
+    name: 'all but tags are commits',
+    refuses: ({ ref }, { type }) => placeOf(ref) !== 'tag' && type !== 'commit',
+    sentence: say('this ref may name only a commit'),
+  },
+]
+
+/** The update as it is to be applied: what was handed in before is not advertised, so its old value cannot be known and is replaced. */
+export function withKnownOld(command: RefCommand, table: RefTable): RefCommand {
+  if (command.old !== ZERO_OID || !isIncomingRef(command.ref)) return command
+  return { ...command, old: valueOf(table, command.ref) ?? (ZERO_OID as Oid) }
+}
+
+function hasFolderConflict(ref: string, table: RefTable): boolean {
+  if (table.refs[lowerBound(table, `${ref}/`)]?.name.startsWith(`${ref}/`)) return true
+  for (let slash = ref.lastIndexOf('/'); slash > 'refs'.length; slash = ref.lastIndexOf('/', slash - 1))
+    if (valueOf(table, ref.slice(0, slash)) !== null) return true
+  return false
+}
