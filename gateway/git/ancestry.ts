@@ -2,7 +2,7 @@
 import type { Oid } from '../../domain/names.ts'
 import { isOid } from '../../domain/names.ts'
 import { git, runGit } from './process.ts'
-import type { Repository } from './repositories.ts'
+import type { Repository } from './repository.ts'
 
 /** At most this many tips are looked at for a merge base: more would not fit on a command line. */
 const MAX_TIPS = 1_000
@@ -28,6 +28,10 @@ export async function isReachable(repo: Repository, commit: Oid, tips: readonly 
   if (tips.includes(commit)) return true
   if (tips.length === 0) return false
   const not = tips.map((tip) => `^${tip}\n`).join('')
-  const out = await git({ gitDir: repo.dir, args: ['rev-list', '--max-count=1', '--stdin'], input: Buffer.from(`${commit}\n${not}`) })
+  const out = await git({
+    gitDir: repo.dir,
+    args: ['rev-list', '--max-count=1', '--stdin'],
+    input: Buffer.from(`${commit}\n${not}`),
+  })
   return out.length === 0
 }

@@ -1,0 +1,289 @@
+/** Settings: the environment, then the config file; read once, each value checked, each default written down here. */
+import { readFileSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import { type Static, type TSchema, Type } from '@sinclair/typebox'
+import { errors, HangarError, messageOf } from './errors.ts'
+import { DEFAULT_LIMITS, type Limits, MB } from './limits.ts'
+import type { Budget } from './run-event.ts'
+import { parseShape } from './schema.ts'
+
+const strict = { additionalProperties: false } as const
+const Positive = Type.Number({ exclusiveMinimum: 0 })
+const Strings = Type.Array(Type.String({ minLength: 1 }))
+const BudgetShape = Type.Object(
+  {
+    max_minutes: Type.Optional(Positive),
+    max_tokens: Type.Optional(Positive),
+    max_cost_usd: Type.Optional(Positive),
+  },
+  strict,
+)
+
+const EnvironmentShape = Type.Object(
+  {
+    provider: Type.Optional(Type.Literal('local', { description: 'Where turns run.' })),
+    harness: Type.Optional(Type.Literal('command', { description: 'The agent program.' })),
+    harness_options: Type.Optional(
+      Type.Object(
+        { argv: Type.Array(Type.String(), { minItems: 1, description: 'command: the program and its arguments.' }) },
+        strict,
+      ),
+    ),
+    env: Type.Optional(Type.Record(Type.String({ pattern: '^[A-Za-z_][A-Za-z0-9_]*$' }), Type.String())),
+    path: Type.Optional(Strings),
+    mounts: Type.Optional(Strings),
+    timeout_minutes: Type.Optional(Positive),
+    budget: Type.Optional(BudgetShape),
+  },
+  strict,
+)
+
+/** One plain setting: its path in the config file, its variable `HANGAR_<PATH>`, its default, and what it is. */
+interface Setting {
+  readonly path: string
+  readonly schema: TSchema
+  readonly default: string | number | null
+  readonly doc: string
+}
+
+const mb = (bytes: number) => bytes / MB
+
+/** Every plain setting; docs/settings.md is made from this table. */
+export const SETTINGS = [
+  {
+    path: 'listen',
+    schema: Type.String({ pattern: '^[^ ]+:[0-9]{1,5}$' }),
+    default: '127.0.0.1:4264',
+    doc: 'Address and port that the server listens on. Port 0 takes a free one.',
+  },
+  {
+    path: 'public_url',
+    schema: Type.Union([Type.Null(), Type.String({ pattern: '^https?://[^ ]+$' })]),
+    default: null,
+    doc: 'The URL that people and sandboxes reach the server at, when it is not http://<listen>.',
+  },
+  {
+    path: 'queue.max_running',
+    schema: Type.Integer({ minimum: 1 }),
+    default: 8,
+    doc: 'Turns that run at once; the others wait in order.',
+  },
+  {
+    path: 'budget.max_minutes',
+    schema: Type.Union([Type.Null(), Positive]),
+    default: null,
+    doc: 'Minutes that a turn may run, where neither it nor its session or environment says. Enforced as a time-out.',
+  },
+  {
+    path: 'exchange.max_patch_mb',
+    schema: Positive,
+    default: mb(DEFAULT_LIMITS.maxPatchBytes),
+    doc: 'Largest patch item, and largest get_session_patch, in MB.',
+  },
+  {
+    path: 'exchange.max_bundle_mb',
+    schema: Positive,
+    default: mb(DEFAULT_LIMITS.maxBundleBytes),
+    doc: 'Largest bundle item, in MB.',
+  },
+  {
+    path: 'exchange.max_result_kb',
+    schema: Positive,
+    default: DEFAULT_LIMITS.maxResultBytes / 1024,
+    doc: 'Largest out/result.json, in KB.',
+  },
+  {
+    path: 'exchange.max_artifacts',
+    schema: Type.Integer({ minimum: 0 }),
+    default: DEFAULT_LIMITS.maxArtifacts,
+    doc: 'New artifacts collected per turn.',
+  },
+  {
+    path: 'exchange.max_artifact_mb',
+    schema: Positive,
+    default: mb(DEFAULT_LIMITS.maxArtifactBytes),
+    doc: 'Largest artifact, in MB.',
+  },
+  {
+    path: 'exchange.max_artifacts_mb',
+    schema: Positive,
+    default: mb(DEFAULT_LIMITS.maxArtifactsBytes),
+    doc: 'Artifacts of one turn together, in MB.',
+  },
+  {
+    path: 'gateway.max_push_mb',
+    schema: Positive,
+    default: mb(DEFAULT_LIMITS.maxPushBytes),
+    doc: 'Largest pack of one push, in MB.',
+  },
+  {
+    path: 'gateway.max_git_processes',
+    schema: Type.Integer({ minimum: 1 }),
+    default: DEFAULT_LIMITS.maxGitProcesses,
+    doc: 'Fetches and pushes served at once; more wait, then get 503.',
+  },
+] as const satisfies readonly Setting[]
+
+const FileShape = Type.Object(
+  {
+    ...groupedShapes(),
+    environments: Type.Optional(Type.Record(Type.String({ pattern: '^[a-z0-9][a-z0-9-]{0,62}$' }), EnvironmentShape)),
+  },
+  strict,
+)
+
+/** An environment with every default filled in. */
+export interface Environment {
+  readonly name: string
+  readonly provider: 'local'
+  readonly harness: 'command'
+  /** The command harness's program; null when none is set, which is refused when a session is made. */
+  readonly argv: readonly string[] | null
+  readonly env: Readonly<Record<string, string>>
+  readonly path: readonly string[]
+  readonly mounts: readonly string[]
+  readonly timeoutMs: number
+  readonly budget: Budget
+}
+
+export interface Config {
+  readonly dataDir: string
+  readonly host: string
+  readonly port: number
+  readonly publicUrl: string | null
+  readonly maxRunning: number
+  readonly limits: Limits
+  readonly environments: ReadonlyMap<string, Environment>
+}
+
+export interface ConfigSources {
+  /** The process's environment. */
+  readonly env: Readonly<Record<string, string | undefined>>
+  /** The file named by `--config`. */
+  readonly configFile?: string
+}
+
+/** `HANGAR_DATA`, else `${XDG_DATA_HOME:-~/.local/share}/hangar`. */
+export function dataDirectory(env: ConfigSources['env']): string {
+  return env['HANGAR_DATA'] ?? join(env['XDG_DATA_HOME'] ?? join(env['HOME'] ?? homedir(), '.local', 'share'), 'hangar')
+}
+
+/** The variable of a setting: `exchange.max_patch_mb` is `HANGAR_EXCHANGE_MAX_PATCH_MB`. */
+export function settingVariable(path: string): string {
+  return `HANGAR_${path.replace(/\./g, '_').toUpperCase()}`
+}
+
+/** Reads all settings. Throws `config_invalid` with the setting's name, its value and what is accepted. */
+export function readConfig(sources: ConfigSources): Config {
+  const dataDir = dataDirectory(sources.env)
+  const file = readConfigFile(sources, dataDir)
+  const values = new Map(SETTINGS.map((setting) => [setting.path, settingValue(setting, file, sources.env)]))
+  const number = (path: (typeof SETTINGS)[number]['path']) => values.get(path) as number
+  const listen = values.get('listen') as string
+  const colon = listen.lastIndexOf(':')
+  const maxMinutes = values.get('budget.max_minutes') as number | null
+  return {
+    dataDir,
+    host: listen.slice(0, colon).replace(/^\[(.*)\]$/, '$1'),
+    port: Number(listen.slice(colon + 1)),
+    publicUrl: (values.get('public_url') as string | null)?.replace(/\/+$/, '') ?? null,
+    maxRunning: number('queue.max_running'),
+    limits: {
+      ...DEFAULT_LIMITS,
+      maxPatchBytes: number('exchange.max_patch_mb') * MB,
+      maxBundleBytes: number('exchange.max_bundle_mb') * MB,
+      maxResultBytes: number('exchange.max_result_kb') * 1024,
+      maxArtifacts: number('exchange.max_artifacts'),
+      maxArtifactBytes: number('exchange.max_artifact_mb') * MB,
+      maxArtifactsBytes: number('exchange.max_artifacts_mb') * MB,
+      maxPushBytes: number('gateway.max_push_mb') * MB,
+      maxGitProcesses: number('gateway.max_git_processes'),
+    },
+    environments: environmentsOf(file.environments ?? {}, maxMinutes),
+  }
+}
+
+function environmentsOf(
+  shapes: Record<string, Static<typeof EnvironmentShape>>,
+  maxMinutes: number | null,
+): ReadonlyMap<string, Environment> {
+  const all: Record<string, Static<typeof EnvironmentShape>> = { default: {}, ...shapes }
+  return new Map(
+    Object.entries(all).map(([name, shape]) => [
+      name,
+      {
+        name,
+        provider: shape.provider ?? 'local',
+        harness: shape.harness ?? 'command',
+        argv: shape.harness_options?.argv ?? null,
+        env: shape.env ?? {},
+        path: shape.path ?? [],
+        mounts: shape.mounts ?? [],
+        timeoutMs: (shape.timeout_minutes ?? 60) * 60_000,
+        budget: {
+          maxMinutes: shape.budget?.max_minutes ?? maxMinutes,
+          maxTokens: shape.budget?.max_tokens ?? null,
+          maxCostUsd: shape.budget?.max_cost_usd ?? null,
+        },
+      },
+    ]),
+  )
+}
+
+function readConfigFile(sources: ConfigSources, dataDir: string): Static<typeof FileShape> {
+  const named = sources.configFile ?? sources.env['HANGAR_CONFIG']
+  const path = named ?? join(dataDir, 'hangar.config.json')
+  let text: string
+  try {
+    text = readFileSync(path, 'utf8')
+  } catch (cause) {
+    if (named === undefined && (cause as NodeJS.ErrnoException).code === 'ENOENT') return {}
+    throw errors.configInvalid(`the config file ${path} cannot be read: ${messageOf(cause)}`, {}, cause)
+  }
+  let parsed: unknown
+  try {
+    parsed = JSON.parse(text)
+  } catch (cause) {
+    throw errors.configInvalid(`the config file ${path} is not JSON: ${messageOf(cause)}`, {}, cause)
+  }
+  try {
+    return parseShape(FileShape, parsed, `the config file ${path}`)
+  } catch (cause) {
+    throw cause instanceof HangarError ? errors.configInvalid(cause.message, {}, cause) : cause
+  }
+}
+
+function settingValue(setting: Setting, file: unknown, env: ConfigSources['env']): unknown {
+  const variable = settingVariable(setting.path)
+  const text = env[variable]
+  if (text === undefined || text === '') return valueAt(file, setting.path) ?? setting.default
+  const numeric = typeof setting.default === 'number' || setting.path.startsWith('budget.')
+  const value = numeric && /^-?[0-9.]+$/.test(text) ? Number(text) : text
+  try {
+    return parseShape(setting.schema, value, variable)
+  } catch (cause) {
+    throw errors.configInvalid(
+      `${variable}=${JSON.stringify(text)} is not accepted: ${setting.doc} ${messageOf(cause)}`,
+      {},
+      cause,
+    )
+  }
+}
+
+function valueAt(file: unknown, path: string): unknown {
+  return path.split('.').reduce<unknown>((at, key) => (at as Record<string, unknown> | undefined)?.[key], file)
+}
+
+/** The settings table as the shape of the config file: `exchange.max_patch_mb` sits in the object `exchange`. */
+function groupedShapes(): Record<string, TSchema> {
+  const shapes: Record<string, TSchema> = {}
+  const groups = new Map<string, Record<string, TSchema>>()
+  for (const { path, schema } of SETTINGS) {
+    const [group, key] = path.split('.') as [string, string | undefined]
+    if (key === undefined) shapes[group] = Type.Optional(schema)
+    else groups.set(group, { ...groups.get(group), [key]: Type.Optional(schema) })
+  }
+  for (const [group, members] of groups) shapes[group] = Type.Optional(Type.Object(members, strict))
+  return shapes
+}

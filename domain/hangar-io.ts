@@ -1,0 +1,33 @@
+/** HANGAR_IO: the directory through which hangar and an agent hand each other files. */
+import type { SessionName } from './names.ts'
+
+/** Paths under `$HANGAR_IO`. */
+export const IO = {
+  /** The turn's attachments, in `in/<turn>/<name>`. */
+  in: 'in',
+  out: 'out',
+  result: 'out/result.json',
+  question: 'out/QUESTION.md',
+  questionOptions: 'out/QUESTION.json',
+  progress: 'out/progress.jsonl',
+  artifacts: 'out/artifacts',
+  summary: 'RESULT.md',
+  /** The turn's prompt (`$HANGAR_PROMPT_FILE`) and schema (`$HANGAR_OUTPUT_SCHEMA`), beside `in/` and `out/`. */
+  prompt: 'PROMPT.md',
+  schema: 'output-schema.json',
+} as const
+
+/** At most this many answers to pick from. */
+export const MAX_QUESTION_OPTIONS = 5
+/** Characters of one answer. */
+export const MAX_OPTION_CHARACTERS = 80
+
+/** A session's HANGAR_IO, under the sandbox's home. */
+export function sessionIoDirectory(home: string, session: SessionName): string {
+  return `${home}/.hangar/sessions/${session}`
+}
+
+/** Where the harness keeps its conversation (`$HANGAR_CONVERSATION`), under the sandbox's home. */
+export function conversationDirectory(home: string): string {
+  return `${home}/.hangar/conversation`
+}

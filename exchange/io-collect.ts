@@ -1,0 +1,126 @@
+/** What an agent left in HANGAR_IO, read from a tar of it: summary, result, question, and its artifacts one by one. */
+import { createHash } from 'node:crypto'
+import type { Readable } from 'node:stream'
+import { extract } from 'tar-stream'
+import { IO, MAX_OPTION_CHARACTERS, MAX_QUESTION_OPTIONS } from '../domain/hangar-io.ts'
+import type { Limits } from '../domain/limits.ts'
+import { type SafePath, safeRelativePath } from '../domain/names.ts'
+
+/** An artifact's file; `content` is null when a cap left it out (a warning says so). */
+export interface CollectedArtifact {
+  readonly path: SafePath
+  readonly content: Buffer
+  readonly sha256: string
+}
+
+export interface Collected {
+  readonly summary: string | null
+  /** The bytes of out/result.json as text. */
+  readonly resultText: string | null
+  readonly question: string | null
+  readonly questionOptions: readonly string[]
+  readonly artifacts: readonly CollectedArtifact[]
+  readonly warnings: readonly string[]
+}
+
+/**
+ * Reads the tar to its end and keeps what the contract names, each within its cap; what is left out is named in `warnings`.
+ * An artifact whose SHA-256 is in `known` under the same path is not kept again.
+ */
+export async function collectIo(tar: Readable, known: ReadonlyMap<string, string>, limits: Limits): Promise<Collected> {
+  const files = new Map<string, string>()
+  const artifacts: CollectedArtifact[] = []
+  const warnings: string[] = []
+  let kept = 0
+  const untar = extract()
+  tar.on('error', (error) => untar.destroy(error))
+  tar.pipe(untar)
+  for await (const entry of untar) {
+    const path = entry.header.name.replace(/^(?:\.\/)+/, '').replace(/\/+$/, '')
+    const type = entry.header.type
+    const size = entry.header.size ?? 0
+    const cap = textCap(path, limits)
+    if (cap !== null && type === 'file') {
+      if (size > cap) warnings.push(`${path} has ${size} bytes, more than the ${cap} that are taken; it was left out`)
+      else files.set(path, decodeText(await bytesOf(entry as AsyncIterable<Buffer>)))
+    } else if (path.startsWith(`${IO.artifacts}/`) && type !== 'directory') {
+      const name = path.slice(IO.artifacts.length + 1)
+      const refused = refuseArtifact(name, type, size, limits) ?? null
+      if (refused !== null) warnings.push(refused)
+      else {
+        const content = await bytesOf(entry as AsyncIterable<Buffer>)
+        const sha256 = createHash('sha256').update(content).digest('hex')
+        if (known.get(name) === sha256) continue
+        if (artifacts.length === limits.maxArtifacts)
+          warnings.push(`artifact ${name} was left out: at most ${limits.maxArtifacts} new files a turn`)
+        else if (kept + size > limits.maxArtifactsBytes)
+          warnings.push(`artifact ${name} was left out: at most ${limits.maxArtifactsBytes} bytes a turn`)
+        else {
+          kept += size
+          artifacts.push({ path: name as SafePath, content, sha256 })
+        }
+      }
+    }
+    entry.resume()
+  }
+  return {
+    summary: files.get(IO.summary)?.trim() || null,
+    resultText: files.get(IO.result) ?? null,
+    question: files.get(IO.question)?.trim() || null,
+    questionOptions: optionsOf(files.get(IO.questionOptions)),
+    artifacts,
+    warnings,
+  }
+}
+
+function textCap(path: string, limits: Limits): number | null {
+  switch (path) {
+    case IO.summary:
+      return limits.maxSummaryBytes
+    case IO.result:
+      return limits.maxResultBytes
+    case IO.question:
+    case IO.questionOptions:
+      return limits.maxQuestionBytes
+    default:
+      return null
+  }
+}
+
+function refuseArtifact(name: string, type: string | undefined | null, size: number, limits: Limits): string | null {
+  if (type === 'symlink') return `artifact ${name} is a symbolic link; links are skipped`
+  if (type !== 'file') return `artifact ${name} is no regular file (${type ?? 'unknown'}); it was skipped`
+  try {
+    safeRelativePath(name)
+  } catch {
+    return `artifact ${JSON.stringify(name)} has a name that is not taken; it was skipped`
+  }
+  if (name.includes('\ufffd')) return `artifact ${JSON.stringify(name)} has a name that is not UTF-8; it was skipped`
+  if (size > limits.maxArtifactBytes)
+    return `artifact ${name} has ${size} bytes, more than the ${limits.maxArtifactBytes} that are taken; it was skipped`
+  return null
+}
+
+/** Up to five answers of 80 characters each; a file of another shape offers none. */
+function optionsOf(text: string | undefined): string[] {
+  try {
+    const { options } = JSON.parse(text ?? '{}') as { options?: unknown }
+    if (!Array.isArray(options)) return []
+    return options
+      .filter((option): option is string => typeof option === 'string')
+      .slice(0, MAX_QUESTION_OPTIONS)
+      .map((option) => [...option].slice(0, MAX_OPTION_CHARACTERS).join(''))
+  } catch {
+    return []
+  }
+}
+
+function decodeText(bytes: Buffer): string {
+  return bytes.toString('utf8').replace(/^\ufeff/, '')
+}
+
+async function bytesOf(stream: AsyncIterable<Buffer>): Promise<Buffer> {
+  const chunks: Buffer[] = []
+  for await (const chunk of stream) chunks.push(chunk)
+  return Buffer.concat(chunks)
+}

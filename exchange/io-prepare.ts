@@ -1,0 +1,44 @@
+/** What a turn finds in HANGAR_IO when it begins: its attachments, its prompt and its schema, as one tar. */
+import { Readable } from 'node:stream'
+import { pack } from 'tar-stream'
+import { IO } from '../domain/hangar-io.ts'
+import type { Attachment } from './intake.ts'
+
+export interface TurnInput {
+  readonly turn: number
+  readonly prompt: string
+  readonly attachments: readonly Attachment[]
+  readonly outputSchema: unknown
+}
+
+/** A tar to unpack in `$HANGAR_IO`: `in/<turn>/…`, `PROMPT.md`, and `output-schema.json` when there is one. */
+export function inputTar(input: TurnInput): Readable {
+  const tar = pack()
+  tar.entry({ name: `${IO.in}/${input.turn}/`, type: 'directory', mode: 0o755 })
+  for (const { name, content } of input.attachments)
+    tar.entry({ name: `${IO.in}/${input.turn}/${name}`, mode: 0o644 }, Buffer.from(content))
+  tar.entry({ name: IO.prompt, mode: 0o644 }, input.prompt)
+  if (input.outputSchema !== null)
+    tar.entry({ name: IO.schema, mode: 0o644 }, JSON.stringify(input.outputSchema, null, 2))
+  tar.finalize()
+  return Readable.from(tar as AsyncIterable<Uint8Array>)
+}
+
+/**
+ * The script that clears what the last turn left in `$HANGAR_IO`: `out/` (but not the artifacts) and `RESULT.md`, and makes the directories.
+ * Whatever the agent put in their place (a link, a file) goes.
+ */
+export const CLEAR_SCRIPT = `set -e
+umask 022
+if [ -L "$HANGAR_IO" ] || { [ -e "$HANGAR_IO" ] && [ ! -d "$HANGAR_IO" ]; }; then rm -f "$HANGAR_IO"; fi
+mkdir -p "$HANGAR_IO"
+cd "$HANGAR_IO"
+for name in in out; do if [ -L "$name" ] || { [ -e "$name" ] && [ ! -d "$name" ]; }; then rm -f "$name"; fi; done
+mkdir -p in out
+for name in out/* out/.[!.]*; do
+  [ "$name" = ${IO.artifacts} ] && [ ! -L "$name" ] && [ -d "$name" ] && continue
+  rm -rf "$name"
+done
+rm -rf ${IO.summary} ${IO.prompt} ${IO.schema} "in/$HANGAR_TURN"
+mkdir -p ${IO.artifacts} "$HANGAR_CONVERSATION"
+`
