@@ -28,7 +28,7 @@ export interface RefTable {
 }
 
 /** The value of a ref in the table; null when there is none. */
-export function valueOf(table: RefTable, ref: string): Oid | null {
+export function currentOid(table: RefTable, ref: string): Oid | null {
   const entry = table.refs[lowerBound(table, ref)]
   return entry?.name === ref ? entry.oid : null
 }

@@ -2,7 +2,7 @@
 import { type Caller, hasScope } from '../domain/grant.ts'
 import { isRefName, type Oid, workBranch, ZERO_OID } from '../domain/names.ts'
 import { isIncomingRef, placeOf, sandboxRefs } from './ref-names.ts'
-import { lowerBound, type RefCommand, type RefTable, type RefUpdate, valueOf } from './ref-update.ts'
+import { currentOid, lowerBound, type RefCommand, type RefTable, type RefUpdate } from './ref-update.ts'
 
 /** What is known of a command before any byte of the pack. */
 export interface NameContext {
@@ -109,7 +109,7 @@ export const NAME_RULES: readonly Rule<RefCommand, NameContext>[] = [
   },
   {
     name: 'the client knows the current value',
-    refuses: (command, { table }) => command.old !== (valueOf(table, command.ref) ?? ZERO_OID),
+    refuses: (command, { table }) => command.old !== (currentOid(table, command.ref) ?? ZERO_OID),
     sentence: say('the ref moved meanwhile; fetch and push again'),
   },
   {
@@ -142,12 +142,12 @@ export const HISTORY_RULES: readonly Rule<RefUpdate, HistoryContext>[] = [
 /** The update as it is to be applied: what was handed in before is not advertised, so its old value cannot be known and is replaced. */
 export function withKnownOld(command: RefCommand, table: RefTable): RefCommand {
   if (command.old !== ZERO_OID || !isIncomingRef(command.ref)) return command
-  return { ...command, old: valueOf(table, command.ref) ?? (ZERO_OID as Oid) }
+  return { ...command, old: currentOid(table, command.ref) ?? (ZERO_OID as Oid) }
 }
 
 function hasFolderConflict(ref: string, table: RefTable): boolean {
   if (table.refs[lowerBound(table, `${ref}/`)]?.name.startsWith(`${ref}/`)) return true
   for (let slash = ref.lastIndexOf('/'); slash > 'refs'.length; slash = ref.lastIndexOf('/', slash - 1))
-    if (valueOf(table, ref.slice(0, slash)) !== null) return true
+    if (currentOid(table, ref.slice(0, slash)) !== null) return true
   return false
 }
