@@ -5,7 +5,7 @@ import type { ArtifactEntry, TurnRecord } from '../domain/session.ts'
 import type { Repository } from '../gateway/git/repository.ts'
 import type { Ledger } from '../gateway/ledger.ts'
 import type { Sealer } from '../gateway/state/seal.ts'
-import { sessionRefs } from '../refs-policy/ref-names.ts'
+import { sessionRef } from '../refs-policy/ref-names.ts'
 import type { CollectedArtifact } from './io-collect.ts'
 
 export interface ArtifactStore {
@@ -53,7 +53,7 @@ export function knownArtifacts(turns: readonly TurnRecord[]): ReadonlyMap<string
 }
 
 function sealedRef(session: SessionName): RefName {
-  return sessionRefs(session).sealed
+  return sessionRef(session, 'sealed')
 }
 
 /** Paths in trees are bytes held as latin1. */

@@ -3,7 +3,7 @@ import { errors } from '../domain/errors.ts'
 import { isOid, type Oid, type RefName } from '../domain/names.ts'
 import { isReachable } from '../gateway/git/ancestry.ts'
 import type { Repository } from '../gateway/git/repository.ts'
-import { isProjectRef } from '../refs-policy/ref-names.ts'
+import { placeOf } from '../refs-policy/ref-names.ts'
 
 /** The commits at the tips of the project's own branches and tags; those of its default branch first. */
 export async function projectTips(repo: Repository): Promise<Oid[]> {
@@ -42,4 +42,9 @@ async function peel(repo: Repository, oid: Oid, ref: string): Promise<Oid> {
   const commit = await repo.objects.info(`${oid}^{commit}`)
   if (commit === null) throw errors.notFound(`ref ${JSON.stringify(ref)} does not point at a commit`)
   return commit.oid
+}
+
+function isProjectRef(name: string): boolean {
+  const place = placeOf(name)
+  return place === 'branch' || place === 'tag'
 }
