@@ -34,7 +34,7 @@ export interface GitResult {
 const PINNED: Readonly<Record<string, string>> = {
   'core.hooksPath': '/dev/null',
   'core.fsmonitor': 'false',
-  'core.fsync': 'committed',
+  'core.fsync': 'committed,pack-metadata',
   'core.quotePath': 'false',
   'gc.auto': '0',
   'maintenance.auto': 'false',

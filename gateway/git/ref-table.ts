@@ -1,0 +1,238 @@
+/** All refs of a repository in memory, kept right by its own transactions and by looking for writers from outside. */
+import { readdirSync, readFileSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import { isOid, type Oid, type RefName, ZERO_OID } from '../../domain/names.ts'
+import type { RefSnapshot, RefUpdate } from './repository.ts'
+
+/**
+ * A directory or file whose mtime is younger than this when it is looked at may change again within the same tick of the file
+ * system's clock and look the same: it is looked at again the next time. (Git calls such entries racily clean.)
+ */
+const RACY_MS = 50
+
+interface LooseFile {
+  readonly mark: string
+  readonly settled: boolean
+  /** An oid, the target of a symbolic ref, or null when the file holds neither (cut by a crash). */
+  readonly value: Oid | { readonly symref: string } | null
+}
+
+interface LooseDirectory {
+  mark: string
+  settled: boolean
+  readonly files: Map<string, LooseFile>
+}
+
+/**
+ * An outside writer is noticed when it works as git does: a loose ref is written by making `<ref>.lock` beside it and renaming it (which
+ * changes the directory's mtime), and packed-refs and HEAD are replaced by a rename (another inode). Writing into a ref's file in
+ * place is not noticed. A check costs one `stat` for each directory that holds loose refs (few, as refs are packed) and two more.
+ *
+ * Everything is synchronous, so that no transaction can come between the looking and the taking in. Loose refs are read before
+ * packed ones: `pack-refs` writes packed-refs before it removes a loose file, so a ref on its way is seen at least once.
+ */
+export class RefTable {
+  readonly #gitDir: string
+  #directories = new Map<string, LooseDirectory>()
+  #packed = new Map<string, Oid>()
+  #packedMark = ''
+  #head = 'refs/heads/main' as RefName
+  #headMark = ''
+  #version = 0
+  #sorted: RefSnapshot['refs'] | null = null
+  #changed = new Set<string>()
+  #symrefs = 0
+
+  constructor(gitDir: string) {
+    this.#gitDir = gitDir
+  }
+
+  /** Forgets everything; the next refresh reads it all again. */
+  clear(): void {
+    this.#directories = new Map()
+    this.#packed = new Map()
+    this.#packedMark = ''
+    this.#sorted = null
+    this.#changed.clear()
+  }
+
+  get(ref: string, depth = 0): Oid | null {
+    const slash = ref.lastIndexOf('/')
+    const value = this.#directories.get(ref.slice(0, slash))?.files.get(ref.slice(slash + 1))?.value
+    if (typeof value === 'string') return value
+    if (value === undefined) return this.#packed.get(ref) ?? null
+    return value === null || depth > 5 ? null : this.get(value.symref, depth + 1)
+  }
+
+  /** Takes in what others have written since the last time. */
+  refresh(): void {
+    if (this.#directories.size === 0) this.#scan('refs')
+    for (const [path, directory] of [...this.#directories]) {
+      const mark = markOf(this.#path(path))
+      if (mark.text !== directory.mark || !directory.settled) this.#scan(path)
+    }
+    const packed = markOf(this.#path('packed-refs'))
+    if (packed.text !== this.#packedMark) this.#loadPacked(packed.text)
+    const head = markOf(this.#path('HEAD'))
+    if (head.text !== this.#headMark || !head.settled) this.#loadHead(head.text)
+  }
+
+  /** Takes in what a transaction of ours has just written. */
+  apply(updates: readonly RefUpdate[]): void {
+    for (const { ref, new: oid } of updates) {
+      const slash = ref.lastIndexOf('/')
+      const path = ref.slice(0, slash)
+      const directory = this.#directories.get(path) ?? { mark: '', settled: false, files: new Map() }
+      directory.settled = false
+      if (oid === ZERO_OID) {
+        directory.files.delete(ref.slice(slash + 1))
+        this.#packed.delete(ref)
+      } else {
+        directory.files.set(ref.slice(slash + 1), { mark: '', settled: false, value: oid })
+        this.#directories.set(path, directory)
+      }
+      this.#touch(ref)
+    }
+  }
+
+  snapshot(): RefSnapshot {
+    this.#sorted = this.#sorted === null || this.#symrefs > 0 ? this.#sortAll() : this.#sortChanged(this.#sorted)
+    this.#changed.clear()
+    return { version: this.#version, head: this.#head, refs: this.#sorted }
+  }
+
+  #path(name: string): Buffer {
+    return Buffer.concat([Buffer.from(join(this.#gitDir, '/')), Buffer.from(name, 'latin1')])
+  }
+
+  #touch(ref: string): void {
+    this.#version += 1
+    if (this.#sorted !== null) this.#changed.add(ref)
+  }
+
+  #scan(path: string): void {
+    const mark = markOf(this.#path(path))
+    const known = this.#directories.get(path)
+    if (mark.text === '') {
+      for (const name of known?.files.keys() ?? []) this.#touch(`${path}/${name}`)
+      this.#directories.delete(path)
+      return
+    }
+    const directory: LooseDirectory = known ?? { mark: '', settled: false, files: new Map() }
+    directory.mark = mark.text
+    directory.settled = mark.settled
+    this.#directories.set(path, directory)
+    const seen = new Set<string>()
+    for (const entry of readdirSync(this.#path(path), {
+      withFileTypes: true,
+      encoding: 'buffer',
+    }) as unknown as Entry[]) {
+      const name = entry.name.toString('latin1')
+      if (entry.isDirectory()) {
+        if (!this.#directories.has(`${path}/${name}`)) this.#scan(`${path}/${name}`)
+      } else if (!name.endsWith('.lock') && !/[\x00-\x20\x7f]/.test(name)) {
+        seen.add(name)
+        this.#readLoose(directory, path, name)
+      }
+    }
+    for (const name of [...directory.files.keys()]) {
+      if (seen.has(name)) continue
+      directory.files.delete(name)
+      this.#touch(`${path}/${name}`)
+    }
+  }
+
+  #readLoose(directory: LooseDirectory, path: string, name: string): void {
+    const file = this.#path(`${path}/${name}`)
+    const mark = markOf(file)
+    const known = directory.files.get(name)
+    if (known?.settled && known.mark === mark.text) return
+    const value = parseLoose(readOrEmpty(file))
+    directory.files.set(name, { mark: mark.text, settled: mark.settled, value })
+    if (typeof value === 'object' && value !== null && typeof known?.value !== 'object') this.#symrefs += 1
+    if (known === undefined || known.value !== value) this.#touch(`${path}/${name}`)
+  }
+
+  #loadPacked(mark: string): void {
+    this.#packedMark = mark
+    this.#packed = new Map()
+    for (const line of readOrEmpty(this.#path('packed-refs')).split('\n'))
+      if (isOid(line.slice(0, 40)) && line[40] === ' ') this.#packed.set(line.slice(41), line.slice(0, 40) as Oid)
+    this.#version += 1
+    this.#sorted = null
+  }
+
+  #loadHead(mark: string): void {
+    this.#headMark = mark
+    const target = /^ref: (refs\/\S+)/.exec(readOrEmpty(this.#path('HEAD')))?.[1]
+    if (target === undefined || target === this.#head) return
+    this.#head = target as RefName
+    this.#version += 1
+  }
+
+  #sortAll(): RefSnapshot['refs'] {
+    const names = new Set(this.#packed.keys())
+    for (const [path, directory] of this.#directories)
+      for (const name of directory.files.keys()) names.add(`${path}/${name}`)
+    return [...names].sort().flatMap((name) => this.#entry(name))
+  }
+
+  /** A snapshot that was given out is never changed: the next one is a copy. */
+  #sortChanged(before: RefSnapshot['refs']): RefSnapshot['refs'] {
+    if (this.#changed.size === 0) return before
+    if (this.#changed.size > 100) return this.#sortAll()
+    const refs = [...before]
+    for (const name of this.#changed) {
+      const at = placeOf(refs, name)
+      refs.splice(at, refs[at]?.name === name ? 1 : 0, ...this.#entry(name))
+    }
+    return refs
+  }
+
+  #entry(name: string): { name: RefName; oid: Oid }[] {
+    const oid = this.get(name)
+    return oid === null ? [] : [{ name: name as RefName, oid }]
+  }
+}
+
+interface Entry {
+  readonly name: Buffer
+  isDirectory(): boolean
+}
+
+/** What tells one state of a file from another, and whether it is old enough to tell; empty when it is absent. */
+function markOf(path: Buffer): { text: string; settled: boolean } {
+  const stat = statSync(path, { bigint: true, throwIfNoEntry: false })
+  if (stat === undefined) return { text: '', settled: true }
+  // The wall clock, not the server's `Clock`: it is compared with what the file system wrote.
+  return {
+    text: `${stat.mtimeNs} ${stat.ino} ${stat.size}`,
+    settled: Date.now() - Number(stat.mtimeNs / 1_000_000n) > RACY_MS,
+  }
+}
+
+function readOrEmpty(path: Buffer): string {
+  try {
+    return readFileSync(path, 'latin1')
+  } catch {
+    // Removed since it was seen; the next refresh finds its directory changed.
+    return ''
+  }
+}
+
+function parseLoose(text: string): LooseFile['value'] {
+  if (isOid(text.slice(0, 40))) return text.slice(0, 40) as Oid
+  const symref = /^ref: (refs\/\S+)/.exec(text)?.[1]
+  return symref === undefined ? null : { symref }
+}
+
+function placeOf(refs: RefSnapshot['refs'], name: string): number {
+  let low = 0
+  let high = refs.length
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if ((refs[middle]?.name ?? '') < name) low = middle + 1
+    else high = middle
+  }
+  return low
+}
