@@ -99,45 +99,57 @@ export function errorLine(sentence: string): Buffer {
   return pktLine(`ERR ${sentence.replace(/[\x00-\x1f]+/g, ' ').slice(0, 900)}\n`)
 }
 
-type Line = { readonly raw: Buffer; readonly shallow: Oid | null }
-
-/** Gathers the lines of a fetch in order, and knows which ones matter. */
+/** Gathers the lines of a fetch in order, and knows which ones matter. Haves may be very many: they are kept as bytes, thousands together. */
 class FetchLines {
   readonly wants: Oid[] = []
   readonly shallows: Oid[] = []
   readonly excluded: string[] = []
-  readonly #lines: Line[] = []
+  readonly #parts: { readonly raw: Buffer; readonly shallow: Oid | null }[] = []
+  #open: string[] = []
 
   add(line: string): void {
-    const [word = '', value = ''] = splitOnce(line)
+    const [word, value] = splitOnce(line)
     if (word === 'want') this.wants.push(oidOf(value))
     else if (word === 'have') oidOf(value)
     else if (word === 'deepen-not') this.excluded.push(value)
-    const shallow = word === 'shallow' ? oidOf(value) : null
-    if (shallow !== null) this.shallows.push(shallow)
-    this.#lines.push({ raw: pktLine(`${line}\n`), shallow })
+    if (word === 'shallow') this.#addShallow(oidOf(value))
+    else if (this.#open.push(`${line}\n`) >= 4_096) this.#close()
   }
 
   mark(raw: Buffer): void {
-    this.#lines.push({ raw, shallow: null })
+    this.#close()
+    this.#parts.push({ raw, shallow: null })
   }
 
   request(): FetchRequest {
+    this.#close()
     return {
       kind: 'fetch',
       wants: this.wants,
       shallows: this.shallows,
       excluded: this.excluded,
-      write: (leaveOut) =>
-        Buffer.concat(
-          this.#lines.flatMap(({ raw, shallow }) => (shallow !== null && leaveOut.has(shallow) ? [] : [raw])),
-        ),
+      write: (leaveOut) => {
+        const kept = this.#parts.filter(({ shallow }) => shallow === null || !leaveOut.has(shallow))
+        return Buffer.concat(kept.map(({ raw }) => raw))
+      },
     }
+  }
+
+  #addShallow(oid: Oid): void {
+    this.#close()
+    this.shallows.push(oid)
+    this.#parts.push({ raw: pktLine(`shallow ${oid}\n`), shallow: oid })
+  }
+
+  #close(): void {
+    if (this.#open.length === 0) return
+    this.#parts.push({ raw: pktLines(this.#open), shallow: null })
+    this.#open = []
   }
 }
 
 const V2_FETCH_LINE =
-  /^(?:want|have|shallow|deepen|deepen-since|deepen-not|filter) [^\n\0]+$|^(?:done|thin-pack|no-progress|include-tag|ofs-delta|deepen-relative|sideband-all|wait-for-done)$/
+  /^(?:want|have|shallow|deepen|deepen-since|deepen-not|filter) [^\n\0]+$|^(?:done|thin-pack|no-progress|include-tag|ofs-delta|deepen-relative|wait-for-done)$/
 
 async function readV2(reader: PktReader): Promise<UploadRequest> {
   const first = await reader.read()

@@ -1,0 +1,124 @@
+/** What one caller sees of one repository at one moment, worked out once for each state of its refs. */
+import type { Caller } from '../domain/grant.ts'
+import type { Oid } from '../domain/names.ts'
+import { placeOf } from '../refs-policy/ref-names.ts'
+import { currentOid, type RefEntry } from '../refs-policy/ref-update.ts'
+import { listedRefs, seesAll, visibility, visibleRefs } from '../refs-policy/visible.ts'
+import type { RefSnapshot, Repository } from './git/repository.ts'
+import { receivePackAdvertisement } from './wire/receive-pack.ts'
+import { type Head, type LsRefs, lsRefsAnswer, type PeeledRef, uploadPackAdvertisement } from './wire/upload-pack.ts'
+
+export interface View {
+  readonly table: RefSnapshot
+  readonly seesAll: boolean
+  readonly refs: readonly RefEntry[]
+  /** The values of all refs that are seen. */
+  readonly tips: ReadonlySet<Oid>
+  advertisement(service: 'upload-pack' | 'receive-pack', protocol: 0 | 1): Promise<Buffer>
+  lsRefs(command: LsRefs): Promise<Buffer>
+}
+
+export interface Views {
+  of(repo: Repository, caller: Caller): Promise<View>
+}
+
+/** Answers kept for each view; a client's prefixes are its own choice, so their number is bounded. */
+const MOST_ANSWERS = 32
+const MOST_PEELED = 200_000
+
+export function createViews(): Views {
+  const views = new WeakMap<RefSnapshot, Map<string, View>>()
+  const peelers = new WeakMap<Repository, (oid: Oid) => Promise<Oid | null>>()
+  return {
+    async of(repo, caller) {
+      const table = await repo.refs.snapshot()
+      const known = views.get(table) ?? new Map<string, View>()
+      views.set(table, known)
+      const peel = peelers.get(repo) ?? createPeeler(repo)
+      peelers.set(repo, peel)
+      const key = keyOf(caller)
+      const view = known.get(key) ?? createView(table, caller, peel)
+      known.set(key, view)
+      return view
+    },
+  }
+}
+
+/** Callers with the same key see the same refs. */
+function keyOf(caller: Caller): string {
+  if (caller.kind === 'grant') return `grant ${caller.session} ${caller.parent ?? ''}`
+  return seesAll(caller) ? 'admin' : caller.scopes.length > 0 ? 'token' : 'nothing'
+}
+
+function createView(table: RefSnapshot, caller: Caller, peel: (oid: Oid) => Promise<Oid | null>): View {
+  const answers = new Map<string, Promise<Buffer>>()
+  const answer = (key: string, make: () => Promise<Buffer>) => {
+    const made = answers.get(key) ?? make()
+    if (answers.size >= MOST_ANSWERS) answers.clear()
+    answers.set(key, made)
+    made.catch(() => answers.delete(key))
+    return made
+  }
+  const headOid = visibility(caller)(table.head) ? currentOid(table, table.head) : null
+  const head: Head = { target: table.head, oid: headOid }
+  let refs: readonly RefEntry[] | undefined
+  let tips: ReadonlySet<Oid> | undefined
+  const view: View = {
+    table,
+    seesAll: seesAll(caller),
+    get refs() {
+      refs ??= visibleRefs(caller, table)
+      return refs
+    },
+    get tips() {
+      tips ??= new Set(view.refs.map(({ oid }) => oid))
+      return tips
+    },
+    advertisement: (service, protocol) =>
+      answer(`${service} ${protocol}`, async () =>
+        service === 'receive-pack'
+          ? receivePackAdvertisement(view.refs)
+          : uploadPackAdvertisement(protocol, head, await peelAll(view.refs, peel)),
+      ),
+    lsRefs: (command) =>
+      answer(JSON.stringify(command), async () => {
+        const listed = listedRefs(caller, table, { protocol: 2, prefixes: command.prefixes })
+        const peeled = command.peel ? await peelAll(listed, peel) : listed.map((ref) => ({ ...ref, peeled: null }))
+        return lsRefsAnswer(command, head, peeled)
+      }),
+  }
+  return view
+}
+
+async function peelAll(refs: readonly RefEntry[], peel: (oid: Oid) => Promise<Oid | null>): Promise<PeeledRef[]> {
+  // Branches and records are commits; only elsewhere may a tag object be.
+  const mayBeTag = ({ name }: RefEntry) => ['tag', 'note', 'other'].includes(placeOf(name))
+  const peeled: PeeledRef[] = []
+  for (let at = 0; at < refs.length; at += 256) {
+    const some = refs.slice(at, at + 256)
+    peeled.push(
+      ...(await Promise.all(some.map(async (ref) => ({ ...ref, peeled: mayBeTag(ref) ? await peel(ref.oid) : null })))),
+    )
+  }
+  return peeled
+}
+
+/** What a tag object names in the end, remembered by id: an object never changes. */
+function createPeeler(repo: Repository): (oid: Oid) => Promise<Oid | null> {
+  const known = new Map<Oid, Oid | null>()
+  return async (oid) => {
+    const before = known.get(oid)
+    if (before !== undefined) return before
+    let found: Oid | null = null
+    let tag = (await repo.objects.info(oid))?.type === 'tag' ? oid : null
+    while (tag !== null) {
+      const body: string = (await repo.objects.read(tag))?.body.toString('latin1', 0, 200) ?? ''
+      const [, target, type]: string[] = /^object ([0-9a-f]{40})\ntype (\w+)\n/.exec(body) ?? []
+      found = (target as Oid | undefined) ?? found
+      tag = type === 'tag' ? ((target as Oid | undefined) ?? null) : null
+    }
+    if (known.size >= MOST_PEELED) known.clear()
+    known.set(oid, found)
+    return found
+  }
+}
