@@ -80,6 +80,7 @@ export const ERROR_CODES = {
     title: 'Harness unusable',
     means: 'The environment names an agent program that cannot be started.',
   },
+  agent_failed: { status: 500, title: 'Agent failed', means: 'The agent program ended with a failure of its own.' },
   git_failed: { status: 500, title: 'Git failed', means: 'A git command failed; its own words follow.' },
   config_invalid: {
     status: 500,

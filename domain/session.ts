@@ -69,6 +69,8 @@ export interface TurnRecord {
   /** Attachments by name: in the record's tree under `turns/<n>/in/`. */
   readonly attachments: readonly string[]
   readonly urls: readonly string[]
+  /** Patches by place: `turns/<n>/patches/<place>.patch`. */
+  readonly patches: number
   readonly outputSchema: unknown
   readonly timeoutMs: number
   readonly budget: Budget

@@ -1,0 +1,47 @@
+/** What an agent is told: the message, what came with it, and how to hand things back. */
+import { IO } from '../domain/hangar-io.ts'
+import type { TurnRecord } from '../domain/session.ts'
+
+/** The prompt of a turn, in Markdown. */
+export function promptOf(turn: TurnRecord): string {
+  return [
+    turn.message.trim(),
+    section('Attached', attached(turn)),
+    section('Handing things back', HANDING_BACK),
+    turn.outputSchema === null ? '' : section('Structured result', resultText(turn.outputSchema)),
+  ]
+    .filter((part) => part !== '')
+    .join('\n\n')
+    .concat('\n')
+}
+
+const HANDING_BACK = `You work in a checkout of the repository. Commit what is finished; what you leave uncommitted is kept as well. Push only to the
+branch in $HANGAR_BRANCH, or not at all: hangar collects your commits and your uncommitted changes when you end.
+
+The command hangar-agent hands everything else back:
+- hangar-agent progress [--pct N] "running the tests"      tells the people who wait what you are doing
+- hangar-agent artifact PATH [NAME]                        hands back a file or directory
+- hangar-agent done "summary"                              says what you did, for the people who asked
+- hangar-agent ask "Keep the old column names?"            asks for a decision; then end your turn and wait for the answer
+- hangar-agent question --option "Keep them" --option "Rename them" "Keep the old column names?"    the same, with answers to pick from
+- hangar-agent result '<json>' (or - for stdin, @file)     hands back a structured result
+- hangar-agent checkpoint                                  saves your work so far (done for you at the end)
+They write plain files under $HANGAR_IO, which you may write yourself: ${IO.summary}, ${IO.result}, ${IO.question}, ${IO.progress}, ${IO.artifacts}/.`
+
+function attached(turn: TurnRecord): string {
+  const files = turn.attachments.map((name) => `- $HANGAR_IO/${IO.in}/${turn.turn}/${name}`)
+  const urls = turn.urls.map((url) => `- ${url}`)
+  return [...files, ...urls].join('\n')
+}
+
+function resultText(schema: unknown): string {
+  return `Before you end, hand back a result that fits this JSON Schema (also in $HANGAR_OUTPUT_SCHEMA) with hangar-agent result:
+
+\`\`\`json
+${JSON.stringify(schema, null, 2)}
+\`\`\``
+}
+
+function section(title: string, text: string): string {
+  return text === '' ? '' : `## ${title}\n\n${text}`
+}

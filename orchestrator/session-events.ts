@@ -1,0 +1,122 @@
+/** The run events of sessions: one rising sequence a session, durable before it is shown, followed live. */
+import { EventEmitter } from 'node:events'
+import { gzipSync } from 'node:zlib'
+import type { SessionName } from '../domain/names.ts'
+import type { Clock } from '../domain/ports.ts'
+import type { RunEvent, RunEventBody } from '../domain/run-event.ts'
+import { type Index, type IndexChange, runEventKey } from '../gateway/state/index.ts'
+
+export interface SessionEvents {
+  /** Appends events of a turn, together with further index changes (the cursor they were read with), in one batch. */
+  append(name: SessionName, turn: number, bodies: readonly RunEventBody[], also?: readonly IndexChange[]): Promise<void>
+  /** Gives an event its place without showing it yet: for one that appears with a record. */
+  place(name: SessionName, turn: number, body: RunEventBody): Promise<RunEvent>
+  /** Events after `since`, at most `limit`, in order. */
+  read(name: SessionName, since: number, limit: number): Promise<RunEvent[]>
+  /** The events of one turn that are in the index. */
+  ofTurn(name: SessionName, turn: number): Promise<RunEvent[]>
+  /** Events after `since` without end; ends when the signal aborts. */
+  follow(name: SessionName, since: number, signal: AbortSignal): AsyncIterable<RunEvent>
+  /** Wakes followers after events were put into the index by another hand. */
+  wake(name: SessionName): void
+}
+
+const PAGE = 500
+
+export function createSessionEvents({ index, clock }: { index: Index; clock: Clock }): SessionEvents {
+  const wakes = new EventEmitter().setMaxListeners(0)
+  const next = new Map<SessionName, Promise<{ seq: number }>>()
+
+  // The counter of a session is read once from its newest event; only this process hands numbers out.
+  const take = async (name: SessionName, count: number): Promise<number> => {
+    let counter = next.get(name)
+    if (counter === undefined) {
+      counter = index.runEvents
+        .range({ prefix: `${name}/`, reverse: true, limit: 1 })
+        .then(([newest]) => ({ seq: newest?.[1].seq ?? 0 }))
+      next.set(name, counter)
+    }
+    const current = await counter
+    const first = current.seq + 1
+    current.seq += count
+    return first
+  }
+  const read = async (name: SessionName, since: number, limit: number) =>
+    (await index.runEvents.range({ prefix: `${name}/`, from: String(since + 1).padStart(10, '0'), limit })).map(
+      ([, event]) => event,
+    )
+
+  return {
+    read,
+    append: async (name, turn, bodies, also = []) => {
+      if (bodies.length === 0 && also.length === 0) return
+      const first = bodies.length === 0 ? 0 : await take(name, bodies.length)
+      const at = clock.now()
+      const events = bodies.map((body, offset): RunEvent => ({ ...body, seq: first + offset, at, turn }))
+      await index.batch([...events.map((event) => putEvent(name, event)), ...also])
+      if (events.length > 0) wakes.emit(name)
+    },
+    place: async (name, turn, body) => ({ ...body, seq: await take(name, 1), at: clock.now(), turn }),
+    ofTurn: async (name, turn) => {
+      const found: RunEvent[] = []
+      let from: string | undefined
+      for (;;) {
+        const page = await index.runEvents.range({
+          prefix: `${name}/`,
+          reverse: true,
+          limit: PAGE,
+          ...(from === undefined ? {} : { from }),
+        })
+        for (const [, event] of page) {
+          if (event.turn < turn) return found.reverse()
+          if (event.turn === turn) found.push(event)
+        }
+        const last = page.at(-1)?.[1]
+        if (page.length < PAGE || last === undefined || last.seq <= 1) return found.reverse()
+        from = String(last.seq - 1).padStart(10, '0')
+      }
+    },
+    async *follow(name, since, signal) {
+      let cursor = since
+      let woken = true
+      let wake = () => {}
+      const listener = () => {
+        woken = true
+        wake()
+      }
+      wakes.on(name, listener)
+      signal.addEventListener('abort', listener)
+      try {
+        while (!signal.aborted) {
+          woken = false
+          const events = await read(name, cursor, PAGE)
+          for (const event of events) {
+            yield event
+            cursor = event.seq
+          }
+          if (events.length > 0 || woken || signal.aborted) continue
+          await new Promise<void>((resolve) => {
+            wake = resolve
+            if (woken) resolve()
+          })
+        }
+      } finally {
+        wakes.off(name, listener)
+        signal.removeEventListener('abort', listener)
+      }
+    },
+    wake: (name) => {
+      wakes.emit(name)
+    },
+  }
+}
+
+/** The index change that shows an event. */
+export function putEvent(name: SessionName, event: RunEvent): IndexChange {
+  return { section: 'runEvents', key: runEventKey(name, event.seq), value: event }
+}
+
+/** `events.jsonl.gz`, as a turn's record keeps it. The same events give the same bytes. */
+export function eventsFile(events: readonly RunEvent[]): Buffer {
+  return gzipSync(events.map((event) => `${JSON.stringify(event)}\n`).join(''))
+}

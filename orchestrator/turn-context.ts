@@ -1,0 +1,74 @@
+/** What the steps of a turn share: the services they work with, and small questions about the turn they work on. */
+import type { Harness } from '../domain/harness.ts'
+import type { Limits } from '../domain/limits.ts'
+import type { RepoSlug, SessionName } from '../domain/names.ts'
+import type { Clock, Log } from '../domain/ports.ts'
+import type { Redactor } from '../domain/redact.ts'
+import type { RunEventBody } from '../domain/run-event.ts'
+import type { Provider, SandboxRef } from '../domain/sandbox.ts'
+import type { SessionRecord, TurnRecord } from '../domain/session.ts'
+import type { ArtifactStore } from '../exchange/artifacts.ts'
+import type { ResultChecker } from '../exchange/result-schema.ts'
+import type { Repository } from '../gateway/git/repository.ts'
+import type { Grants } from '../gateway/grants.ts'
+import type { Index } from '../gateway/state/index.ts'
+import type { SessionEvents } from './session-events.ts'
+import type { SessionRecords } from './session-records.ts'
+
+/** Settings of the environment that a session was made with, as far as turns need them. */
+export interface TurnEnvironment {
+  readonly env: Readonly<Record<string, string>>
+  readonly path: readonly string[]
+  readonly mounts: readonly string[]
+  readonly provider: Provider
+  readonly harness: Harness
+}
+
+export interface TurnServices {
+  readonly records: SessionRecords
+  readonly events: SessionEvents
+  readonly index: Index
+  readonly grants: Grants
+  readonly artifacts: ArtifactStore
+  readonly results: ResultChecker
+  /** Throws `harness_unusable` when the environment is not configured any more. */
+  environment(name: string): TurnEnvironment
+  /** Takes known secrets out of all that leaves a sandbox. */
+  readonly redactor: Redactor
+  /** An event as it may be shown: redacted and clipped. */
+  redactEvent(body: RunEventBody): RunEventBody
+  readonly limits: Limits
+  readonly clock: Clock
+  readonly log: Log
+  newSandboxId(session: SessionName): string
+  /** The base URL at which sandboxes reach the gateway. */
+  gatewayUrl(): string
+}
+
+/** One turn being worked on. */
+export interface TurnAt {
+  readonly name: SessionName
+  readonly number: number
+  readonly repo: Repository
+  readonly slug: RepoSlug
+  readonly environment: TurnEnvironment
+  /** Aborts when the turn is to be stopped, or the server closes. */
+  readonly signal: AbortSignal
+}
+
+/** The run's idempotency key at every layer. */
+export function runKey(turn: number): string {
+  return `${turn}-1`
+}
+
+export function sandboxRef(session: SessionRecord): SandboxRef | null {
+  return session.sandbox === null ? null : { provider: session.sandbox.provider, id: session.sandbox.id }
+}
+
+/** Milliseconds that the turn may run, and which limit says so. */
+export function deadlineOf(turn: TurnRecord): { readonly ms: number; readonly reason: 'timed_out' | 'over_budget' } {
+  const budgetMs = turn.budget.maxMinutes === null ? Number.POSITIVE_INFINITY : turn.budget.maxMinutes * 60_000
+  return budgetMs <= turn.timeoutMs
+    ? { ms: budgetMs, reason: 'over_budget' }
+    : { ms: turn.timeoutMs, reason: 'timed_out' }
+}

@@ -1,0 +1,186 @@
+/** A running turn followed to its end: output and progress become events as they come, limits are kept, the end is recorded. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { errors } from '../domain/errors.ts'
+import { IO, sessionIoDirectory } from '../domain/hangar-io.ts'
+import type { RunEventBody } from '../domain/run-event.ts'
+import type { SandboxRef, TurnProcess } from '../domain/sandbox.ts'
+import type { TurnRecord } from '../domain/session.ts'
+import { type LineCursor, type OutputLine, START_OF_LINES, splitLines } from './harnesses/lines.ts'
+import { deadlineOf, runKey, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
+import { startAgent } from './turn-prepare.ts'
+
+const READ_BYTES = 262_144
+const LINE_BYTES = 65_536
+const WAIT_MS = 400
+
+/** How far a turn's streams were taken in; kept in the index together with the events they gave. */
+interface StreamCursors {
+  readonly turn: number
+  readonly out: LineCursor
+  readonly err: LineCursor
+  readonly progress: LineCursor
+}
+
+/** Starts the agent where it is not running yet, follows it, and moves the turn to `collecting`. */
+export async function followTurn(at: TurnAt, services: TurnServices): Promise<void> {
+  const { session } = await services.records.get(at.name)
+  const ref = sandboxRef(session)
+  if (ref === null) throw errors.sandboxLost('the session has no sandbox any more')
+  const turn = await services.records.turn(at.name, at.number)
+  if (turn.stopReason === null) await startAgent(at, session, turn, services)
+  const end = await readToEnd(at, ref, turn, services)
+  await services.records.move(at.name, async ({ session, turn }) => {
+    const current = await turn(at.number)
+    const stopReason =
+      current.stopReason ?? (end.state === 'exited' && end.timedOut ? deadlineOf(current).reason : null)
+    return {
+      message: `turn ${at.number} is being collected`,
+      session,
+      turns: [
+        {
+          ...current,
+          state: 'collecting',
+          stopReason,
+          exitCode: end.state === 'exited' ? end.exitCode : null,
+          error:
+            end.state === 'lost'
+              ? { code: 'sandbox_lost', message: `the agent's process vanished: ${end.reason}` }
+              : null,
+        },
+      ],
+    }
+  })
+  await services.events.append(at.name, at.number, [
+    {
+      kind: 'state',
+      state: 'collecting',
+      text: end.state === 'exited' ? `the agent ended with exit status ${end.exitCode}` : `the agent was lost`,
+    },
+  ])
+}
+
+type RunEnd = Extract<TurnProcess, { state: 'exited' | 'lost' }>
+
+async function readToEnd(at: TurnAt, ref: SandboxRef, turn: TurnRecord, services: TurnServices): Promise<RunEnd> {
+  const { provider } = at.environment
+  const key = runKey(at.number)
+  let cursors = await savedCursors(at, services)
+  let stopping: Promise<void> | null = null
+  const stop = () => {
+    stopping ??= provider.stop(ref, key)
+    return stopping
+  }
+  const deadline = deadlineOf(turn)
+  const endsAt = (turn.startedAt ?? services.clock.now()) + deadline.ms
+  for (;;) {
+    // The server closes: the agent runs on, and is found again at the next start.
+    if (at.signal.aborted && at.signal.reason === 'closing') at.signal.throwIfAborted()
+    if (at.signal.aborted) void stop().catch(() => {})
+    else if (services.clock.now() > endsAt) {
+      await recordStop(at, deadline.reason, services)
+      void stop().catch(() => {})
+    }
+    const output = await provider.read(
+      ref,
+      key,
+      { out: cursors.out.offset, err: cursors.err.offset },
+      {
+        waitMs: stopping === null ? WAIT_MS : 100,
+        maxBytes: READ_BYTES,
+        ...(at.signal.aborted ? {} : { signal: at.signal }),
+      },
+    )
+    const ended = isEnd(output.process) && output.out.length < READ_BYTES && output.err.length < READ_BYTES
+    const progress =
+      (await provider.readFile(ref, progressPath(at, ref), {
+        offset: cursors.progress.offset,
+        maxBytes: READ_BYTES,
+      })) ?? Buffer.alloc(0)
+    cursors = await takeEvents(at, cursors, { out: output.out, err: output.err, progress }, ended, services)
+    if (ended && isEnd(output.process)) return output.process
+    if (output.process.state === 'unknown') {
+      if (stopping !== null || (await services.records.turn(at.name, at.number)).stopReason !== null)
+        return { state: 'lost', reason: 'it was stopped before it began' }
+      throw errors.sandboxLost('the record of the run is gone from the sandbox')
+    }
+    if (at.signal.aborted) await sleep(50)
+  }
+}
+
+function isEnd(process: TurnProcess): process is RunEnd {
+  return process.state === 'exited' || process.state === 'lost'
+}
+
+function progressPath(at: TurnAt, ref: SandboxRef): string {
+  return `${sessionIoDirectory(at.environment.provider.paths(ref).home, at.name)}/${IO.progress}`
+}
+
+async function recordStop(at: TurnAt, reason: 'timed_out' | 'over_budget', services: TurnServices): Promise<void> {
+  await services.records.move(at.name, async ({ session, turn }) => {
+    const current = await turn(at.number)
+    if (current.stopReason !== null) return null
+    return {
+      message: `turn ${at.number} is being stopped: ${reason}`,
+      session,
+      turns: [{ ...current, stopReason: reason }],
+    }
+  })
+}
+
+async function savedCursors(at: TurnAt, services: TurnServices): Promise<StreamCursors> {
+  const saved = (await services.index.cursors.get(at.name)) as StreamCursors | null
+  if (saved !== null && saved.turn === at.number) return saved
+  return { turn: at.number, out: START_OF_LINES, err: START_OF_LINES, progress: START_OF_LINES }
+}
+
+interface Chunks {
+  readonly out: Buffer
+  readonly err: Buffer
+  readonly progress: Buffer
+}
+
+/** Turns new bytes into events, which become durable together with the cursors that skip those bytes. */
+async function takeEvents(
+  at: TurnAt,
+  cursors: StreamCursors,
+  chunks: Chunks,
+  ended: boolean,
+  services: TurnServices,
+): Promise<StreamCursors> {
+  const options = { maxBytes: LINE_BYTES, ended }
+  const progress = splitLines(cursors.progress, chunks.progress, options)
+  const err = splitLines(cursors.err, chunks.err, options)
+  const out = splitLines(cursors.out, chunks.out, options)
+  const next: StreamCursors = { turn: at.number, out: out.cursor, err: err.cursor, progress: progress.cursor }
+  const bodies = [
+    ...progress.lines.flatMap(progressEvent),
+    ...err.lines.flatMap((line) => parsed(at, 'err', line)),
+    ...out.lines.flatMap((line) => parsed(at, 'out', line)),
+  ].map((body) => services.redactEvent(body))
+  const moved =
+    next.out.offset !== cursors.out.offset ||
+    next.err.offset !== cursors.err.offset ||
+    next.progress.offset !== cursors.progress.offset
+  if (moved)
+    await services.events.append(at.name, at.number, bodies, [{ section: 'cursors', key: at.name, value: next }])
+  return next
+}
+
+function parsed(at: TurnAt, stream: 'out' | 'err', line: OutputLine): readonly RunEventBody[] {
+  const bodies = at.environment.harness.parse(stream, line.text)
+  const { truncated } = line
+  return truncated === null ? bodies : bodies.map((body) => (body.kind === 'message' ? { ...body, truncated } : body))
+}
+
+/** A line of progress.jsonl; what is no JSON object with a message counts as the message itself. */
+function progressEvent(line: OutputLine): RunEventBody[] {
+  if (line.text.trim() === '') return []
+  try {
+    const { message, pct } = JSON.parse(line.text) as { message?: unknown; pct?: unknown }
+    if (typeof message !== 'string') return []
+    const share = typeof pct === 'number' && pct >= 0 && pct <= 100 ? { pct } : {}
+    return [{ kind: 'progress', message, source: 'agent', ...share }]
+  } catch {
+    return [{ kind: 'progress', message: line.text, source: 'agent' }]
+  }
+}

@@ -1,0 +1,183 @@
+/** Runs turns: each as a list of named steps that may begin again after a crash, a bounded number at once, one at a time per session. */
+import { HangarError, messageOf } from '../domain/errors.ts'
+import type { SessionName } from '../domain/names.ts'
+import type { TurnRecord } from '../domain/session.ts'
+import { collectTurn, failTurn } from './turn-collect.ts'
+import type { TurnAt, TurnServices } from './turn-context.ts'
+import { followTurn } from './turn-follow.ts'
+import { prepareTurn } from './turn-prepare.ts'
+
+export interface TurnRunner {
+  /** Runs what is queued (or was being worked on) in the session, when nothing of it runs yet. */
+  kick(name: SessionName): void
+  /** Ends the running step of the session's turn early; its record already says why. */
+  interrupt(name: SessionName): void
+  /** Resolves when nothing of the session is worked on. */
+  settled(name: SessionName): Promise<void>
+  /** Work that the turn's checkout must not be changed under: runs alone with the session's sandbox. */
+  close(): Promise<void>
+}
+
+export interface TurnRunnerDeps extends TurnServices {
+  readonly maxRunning: number
+}
+
+/** Waiting before a step is tried again whose record could not be written. */
+const RETRY_MS = 2_000
+
+export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
+  const working = new Map<SessionName, { readonly stop: AbortController; readonly done: Promise<void> }>()
+  const slots = createSlots(services.maxRunning)
+  let closing = false
+
+  const kick = (name: SessionName): void => {
+    if (closing || working.has(name)) return
+    const stop = new AbortController()
+    const done = work(name, stop)
+      .catch((error: unknown) =>
+        services.log.error({ session: name, error: messageOf(error) }, 'a turn could not be worked on'),
+      )
+      .finally(() => working.delete(name))
+    working.set(name, { stop, done })
+  }
+
+  const work = async (name: SessionName, first: AbortController): Promise<void> => {
+    let stop = first
+    for (;;) {
+      const turn = await nextTurn(name)
+      if (turn === null || closing) return
+      const release = await slots.take(stop.signal)
+      try {
+        if (closing) return
+        await runTurn(name, turn.turn, stop.signal)
+      } finally {
+        release()
+      }
+      if (closing) return
+      stop = new AbortController()
+      const entry = working.get(name)
+      if (entry !== undefined) working.set(name, { stop, done: entry.done })
+    }
+  }
+
+  const nextTurn = async (name: SessionName): Promise<TurnRecord | null> => {
+    const entry = await services.records.find(name)
+    if (entry === null || entry.session.state === 'closed') return null
+    return (await services.records.turns(name)).find((turn) => turn.state !== 'ended') ?? null
+  }
+
+  const runTurn = async (name: SessionName, number: number, signal: AbortSignal): Promise<void> => {
+    while (!closing) {
+      const turn = await services.records.turn(name, number)
+      if (turn.state === 'ended') return
+      try {
+        await step(await turnAt(name, number, signal), turn)
+      } catch (error) {
+        if (closing || (signal.aborted && signal.reason === 'closing')) return
+        await end(name, number, signal, error)
+      }
+    }
+  }
+
+  const turnAt = async (name: SessionName, number: number, signal: AbortSignal): Promise<TurnAt> => {
+    const { session, repo: slug } = await services.records.get(name)
+    const environment = services.environment(session.environment)
+    return { name, number, repo: await services.records.repository(name), slug, environment, signal }
+  }
+
+  const step = async (at: TurnAt, turn: TurnRecord): Promise<void> => {
+    if (turn.stopReason !== null && (turn.state === 'queued' || turn.state === 'preparing'))
+      return failTurn(at, null, services)
+    switch (turn.state) {
+      case 'queued':
+      case 'preparing':
+        return prepareTurn(at, services)
+      case 'running':
+        return followTurn(at, services)
+      case 'collecting':
+      case 'repairing':
+        return collectTurn(at, services)
+      case 'ended':
+        return
+      default:
+        return turn.state satisfies never
+    }
+  }
+
+  /** A failed step ends its turn with the reason; when even that cannot be recorded, it is tried again later. */
+  const end = async (name: SessionName, number: number, signal: AbortSignal, error: unknown): Promise<void> => {
+    services.log.warn(
+      { session: name, turn: number, error: messageOf(error), cause: causeOf(error) },
+      'a step of a turn failed',
+    )
+    try {
+      const { session, repo: slug } = await services.records.get(name)
+      const repo = await services.records.repository(name)
+      const environment = services.environment(session.environment)
+      await failTurn({ name, number, repo, slug, environment, signal }, error, services)
+    } catch (again) {
+      if (again instanceof HangarError && again.code === 'not_found') throw again
+      services.log.error(
+        { session: name, turn: number, error: messageOf(again) },
+        'the end of a turn could not be recorded; trying again',
+      )
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS))
+    }
+  }
+
+  return {
+    kick,
+    interrupt: (name) => working.get(name)?.stop.abort('stopped'),
+    settled: async (name) => {
+      await working.get(name)?.done
+    },
+    close: async () => {
+      closing = true
+      for (const { stop } of working.values()) stop.abort('closing')
+      await Promise.allSettled([...working.values()].map(({ done }) => done))
+    },
+  }
+}
+
+function causeOf(error: unknown): string | undefined {
+  return error instanceof Error && error.cause !== undefined ? messageOf(error.cause) : undefined
+}
+
+/** At most `count` at once, in the order of asking; an aborted wait goes through at once (its turn ends without running). */
+function createSlots(count: number): { take(signal: AbortSignal): Promise<() => void> } {
+  let free = count
+  const queue: (() => void)[] = []
+  const release = () => {
+    const next = queue.shift()
+    if (next === undefined) free++
+    else next()
+  }
+  return {
+    take: async (signal) => {
+      if (free > 0) {
+        free--
+        return once(release)
+      }
+      return new Promise((resolve) => {
+        const granted = () => {
+          signal.removeEventListener('abort', abandoned)
+          resolve(once(release))
+        }
+        const abandoned = () => {
+          queue.splice(queue.indexOf(granted), 1)
+          resolve(() => {})
+        }
+        queue.push(granted)
+        signal.addEventListener('abort', abandoned, { once: true })
+      })
+    },
+  }
+}
+
+function once(action: () => void): () => void {
+  let done = false
+  return () => {
+    if (!done) action()
+    done = true
+  }
+}
