@@ -1,6 +1,9 @@
-import type { Oid, RefName } from '../domain/names.ts'
+/** Records in git: each change is a commit on the record's ref, put there by compare-and-swap, so that none is ever lost. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { errors } from '../domain/errors.ts'
+import { isOid, type Oid, type RefName, ZERO_OID } from '../domain/names.ts'
 import type { Clock } from '../domain/ports.ts'
-import type { RefUpdate, Repository, TreeEntry } from './git/repository.ts'
+import type { RefUpdate, Repository, TreeEdit, TreeEntry } from './git/repository.ts'
 
 export interface Change {
   /** Paths to bytes, to an object that exists (a subtree, say), or to null: removed. */
@@ -12,17 +15,108 @@ export interface Change {
   readonly alsoMove?: readonly RefUpdate[]
 }
 
+/** Gives the change to make on the record as it stands, or null when there is nothing to do. Must not append to the same ref itself. */
+export type MakeChange = (tip: Oid | null) => Promise<Change | null>
+
 export interface Ledger {
-  /** Compare-and-swap append with retry; `change` is called again with the newest commit when another writer won; null = nothing to do. */
-  append(
-    repo: Repository,
-    ref: RefName,
-    change: (tip: Oid | null) => Promise<Change | null>,
-  ): Promise<{ oid: Oid | null; changed: boolean }>
+  /**
+   * Puts a commit on the ref and resolves when it is on the disk. When another writer was first, or a ref of `alsoMove` has moved,
+   * `change` is called again with the newest commit, at most 100 times. Gives the ref's new (or unchanged) commit.
+   * Throws `conflict` when git refuses for a reason that asking again does not mend, and `busy` when the attempts ran out.
+   */
+  append(repo: Repository, ref: RefName, change: MakeChange): Promise<{ oid: Oid | null; changed: boolean }>
+  /** A file of the newest record, or of a given commit; null when there is none. At most 64 MiB. */
   readFile(repo: Repository, ref: RefName | Oid, path: string): Promise<Buffer | null>
+  /** Newest first, along first parents. */
   history(repo: Repository, ref: RefName, limit: number): Promise<{ oid: Oid; message: string; at: number }[]>
 }
 
-export function createLedger(_deps: { clock: Clock }): Ledger {
-  throw new Error('not built')
+const MAX_ATTEMPTS = 100
+const MAX_PAUSE_MS = 50
+
+/** The ledger over any repository of the store. */
+export function createLedger(deps: { readonly clock: Clock }): Ledger {
+  /** Writers of this process that lost once wait for one another instead of racing on. */
+  const turns = new Map<string, Promise<unknown>>()
+
+  async function attempt(repo: Repository, ref: RefName, change: MakeChange) {
+    const tip = await repo.refs.read(ref)
+    const wanted = await change(tip)
+    if (wanted === null) return { oid: tip, changed: false }
+    const oid = await commit(repo, { tip, change: wanted, at: deps.clock.now() })
+    const updates = [{ ref, old: tip ?? ZERO_OID, new: oid }, ...(wanted.alsoMove ?? [])]
+    const result = await repo.refs.transact(updates)
+    if (result.ok) return { oid, changed: true }
+    if (isTransient(result.reason) || (await anyMoved(repo, updates))) return null
+    throw errors.conflict(`${result.ref ?? ref} cannot be moved: ${result.reason}`, { reason: result.reason })
+  }
+
+  async function retry(repo: Repository, ref: RefName, change: MakeChange) {
+    for (let count = 2; count <= MAX_ATTEMPTS; count += 1) {
+      const done = await attempt(repo, ref, change)
+      if (done !== null) return done
+      await sleep(Math.random() * Math.min(MAX_PAUSE_MS, count * 2))
+    }
+    throw errors.busy(`${ref} was moved by others ${MAX_ATTEMPTS} times in a row; try again`)
+  }
+
+  return {
+    async append(repo, ref, change) {
+      const done = await attempt(repo, ref, change)
+      return done ?? inTurn(turns, `${repo.dir}\0${ref}`, () => retry(repo, ref, change))
+    },
+    async readFile(repo, ref, path) {
+      const commitOid = isOid(ref) ? ref : await repo.refs.read(ref)
+      // Git reads `./` and `../` after the colon relative to a working directory.
+      if (commitOid === null || path.startsWith('.')) return null
+      const object = await repo.objects.read(`${commitOid}:${path}`)
+      return object?.type === 'blob' ? object.body : null
+    },
+    async history(repo, ref, limit) {
+      const commits: { oid: Oid; message: string; at: number }[] = []
+      for (let oid = await repo.refs.read(ref); oid !== null && commits.length < limit; ) {
+        const data = await repo.objects.readCommit(oid)
+        if (data === null) break
+        const seconds = Number(/ (\d+) [+-]\d{4}$/.exec(data.committer)?.[1] ?? 0)
+        commits.push({ oid, message: data.message.trimEnd(), at: seconds * 1000 })
+        oid = data.parents[0] ?? null
+      }
+      return commits
+    },
+  }
+}
+
+async function commit(repo: Repository, input: { tip: Oid | null; change: Change; at: number }): Promise<Oid> {
+  const { tip, change, at } = input
+  const edits = new Map<string, TreeEdit>()
+  const blobs = [...change.files].map(async ([path, value]) => {
+    edits.set(path, value instanceof Uint8Array ? { oid: await repo.objects.writeBlob(value), mode: '100644' } : value)
+  })
+  const before = tip === null ? null : await repo.objects.readCommit(tip)
+  if (tip !== null && before === null) throw errors.storeUnusable(`commit ${tip} of a record cannot be read`)
+  await Promise.all(blobs)
+  const tree = await repo.objects.editTree(before?.tree ?? null, edits)
+  const parents = [...(tip === null ? [] : [tip]), ...(change.parents ?? [])]
+  return repo.objects.writeCommit({ tree, parents: [...new Set(parents)], message: change.message, at })
+}
+
+/** Another git holds a lock for a moment. */
+function isTransient(reason: string): boolean {
+  return /\.lock': File exists/.test(reason)
+}
+
+async function anyMoved(repo: Repository, updates: readonly RefUpdate[]): Promise<boolean> {
+  for (const { ref, old } of updates) if (((await repo.refs.read(ref)) ?? ZERO_OID) !== old) return true
+  return false
+}
+
+async function inTurn<T>(turns: Map<string, Promise<unknown>>, key: string, work: () => Promise<T>): Promise<T> {
+  const done = (turns.get(key) ?? Promise.resolve()).then(work)
+  const settled = done.catch(() => {})
+  turns.set(key, settled)
+  try {
+    return await done
+  } finally {
+    if (turns.get(key) === settled) turns.delete(key)
+  }
 }

@@ -24,7 +24,9 @@ export function createObjectWriter(deps: {
   readonly gitDir: string
   readonly sign: (payload: string) => Promise<string>
 }): ObjectWriter {
-  const common = { fs: writeOnlyFs(), dir: deps.gitDir, gitdir: deps.gitDir }
+  const common = { fs: writeOnlyFs({ seesObjects: true }), dir: deps.gitDir, gitdir: deps.gitDir }
+  // It would read each parent that it sees, from packs as well, and has no need to.
+  const blind = { ...common, fs: writeOnlyFs({ seesObjects: false }) }
   return {
     async write(type, body) {
       return (await git.writeObject({ ...common, type: type as 'blob', format: 'content', object: body })) as Oid
@@ -32,7 +34,7 @@ export function createObjectWriter(deps: {
     async commit({ tree, parents, message, at }) {
       const person = { name: 'hangar', email: 'hangar@localhost', timestamp: Math.floor(at / 1000), timezoneOffset: 0 }
       return (await git.commit({
-        ...common,
+        ...blind,
         // It looks the ref up first; `noUpdateBranch` and the file system both keep it from moving anything.
         ref: 'refs/hangar/none',
         noUpdateBranch: true,
@@ -57,7 +59,7 @@ export function objectId(type: GitObject['type'], body: Uint8Array): Oid {
  * isomorphic-git's view of the disk: nothing but loose objects can be seen or written, so it reads no pack (it would load it whole),
  * no ref, no index and no config, and moves no ref.
  */
-function writeOnlyFs(): git.PromiseFsClient {
+function writeOnlyFs({ seesObjects }: { seesObjects: boolean }): git.PromiseFsClient {
   const absent = (path: string) => Object.assign(new Error(`ENOENT: ${path}`), { code: 'ENOENT' })
   const refuse = async (path: string) => {
     throw absent(path)
@@ -71,7 +73,7 @@ function writeOnlyFs(): git.PromiseFsClient {
       },
       // It asks whether the object is there. Touching it keeps it from a prune of old objects, as git's own writers do.
       stat: async (path: string) => {
-        if (!OBJECT.test(path)) throw absent(path)
+        if (!seesObjects || !OBJECT.test(path)) throw absent(path)
         const now = new Date()
         await utimes(path, now, now)
         return {}

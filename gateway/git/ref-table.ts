@@ -123,10 +123,7 @@ export class RefTable {
     directory.settled = mark.settled
     this.#directories.set(path, directory)
     const seen = new Set<string>()
-    for (const entry of readdirSync(this.#path(path), {
-      withFileTypes: true,
-      encoding: 'buffer',
-    }) as unknown as Entry[]) {
+    for (const entry of entriesOf(this.#path(path))) {
       const name = entry.name.toString('latin1')
       if (entry.isDirectory()) {
         if (!this.#directories.has(`${path}/${name}`)) this.#scan(`${path}/${name}`)
@@ -208,6 +205,15 @@ function markOf(path: Buffer): { text: string; settled: boolean } {
   return {
     text: `${stat.mtimeNs} ${stat.ino} ${stat.size}`,
     settled: Date.now() - Number(stat.mtimeNs / 1_000_000n) > RACY_MS,
+  }
+}
+
+function entriesOf(path: Buffer): readonly Entry[] {
+  try {
+    return readdirSync(path, { withFileTypes: true, encoding: 'buffer' }) as unknown as Entry[]
+  } catch {
+    // Removed since it was seen: the next refresh finds it gone.
+    return []
   }
 }
 
