@@ -23,7 +23,7 @@ export interface Views {
 }
 
 /** Answers kept for each view; a client's prefixes are its own choice, so their number is bounded. */
-const MOST_ANSWERS = 32
+const MOST_ANSWERS = 8
 const MOST_PEELED = 200_000
 
 export function createViews(): Views {

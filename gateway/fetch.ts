@@ -1,0 +1,67 @@
+/** One fetch: what it asks for is looked at on behalf of its caller, then git's own upload-pack answers. */
+import type { Oid } from '../domain/names.ts'
+import { currentOid } from '../refs-policy/ref-update.ts'
+import { spawnGit } from './git/process.ts'
+import type { Repository } from './git/repository.ts'
+import type { Reachable } from './reachable.ts'
+import type { View } from './view.ts'
+import type { FetchRequest } from './wire/upload-pack.ts'
+
+export type CheckedFetch =
+  | { readonly ok: true; readonly input: Buffer }
+  /** The sentence for the client's `ERR` line. */
+  | { readonly ok: false; readonly sentence: string }
+
+/**
+ * Refuses a fetch of what the caller does not see, whatever the protocol: hiding a ref does not hide its objects from git. Absent and hidden objects
+ * get the same sentence. Shallow lines that name hidden commits are left out: with `deepen` git would send their parents.
+ */
+export async function checkFetch(
+  reachable: Reachable,
+  repo: Repository,
+  view: View,
+  request: FetchRequest,
+  signal: AbortSignal,
+): Promise<CheckedFetch> {
+  if (view.seesAll) return { ok: true, input: request.write(new Set()) }
+  const [hidden] = await reachable.unreachable(repo, request.wants, view.tips, signal)
+  if (hidden !== undefined) return { ok: false, sentence: `upload-pack: not our ref ${hidden}` }
+  const excluded = request.excluded.find((name) => !isSeenRef(view, name))
+  if (excluded !== undefined) return { ok: false, sentence: 'upload-pack: git upload-pack: deepen-not is not a ref' }
+  const existing: Oid[] = []
+  for (const oid of request.shallows) if ((await repo.objects.info(oid)) !== null) existing.push(oid)
+  return { ok: true, input: request.write(await reachable.unreachable(repo, existing, view.tips, signal)) }
+}
+
+/** Whether git would find the short name first at a ref that the caller sees. Source: gitrevisions, the order of refs. */
+function isSeenRef(view: View, name: string): boolean {
+  if (name === 'HEAD') return currentOid({ head: view.table.head, refs: view.refs }, view.table.head) !== null
+  const full = ['', 'refs/', 'refs/tags/', 'refs/heads/'].map((prefix) => prefix + name)
+  const first = full.find((ref) => currentOid(view.table, ref) !== null)
+  return first !== undefined && currentOid({ head: view.table.head, refs: view.refs }, first) !== null
+}
+
+/** Wants were looked at already, so git takes any; filters that read a blob on the caller's behalf stay off. */
+const CONFIG = {
+  'uploadpack.allowFilter': 'true',
+  'uploadpack.allowAnySHA1InWant': 'true',
+  'uploadpackfilter.allow': 'false',
+  'uploadpackfilter.blob:none.allow': 'true',
+  'uploadpackfilter.blob:limit.allow': 'true',
+  'uploadpackfilter.tree.allow': 'true',
+  'uploadpackfilter.object:type.allow': 'true',
+  'uploadpackfilter.combine.allow': 'true',
+}
+
+/** Starts git's upload-pack on the request, in a process group of its own. */
+export function startUploadPack(repo: Repository, protocol: 0 | 1 | 2, input: Buffer): ReturnType<typeof spawnGit> {
+  const child = spawnGit({
+    cwd: repo.dir,
+    args: ['upload-pack', '--stateless-rpc', '--strict', '.'],
+    env: protocol === 0 ? {} : { GIT_PROTOCOL: `version=${protocol}` },
+    config: CONFIG,
+  })
+  child.stdin.on('error', () => {})
+  child.stdin.end(input)
+  return child
+}

@@ -1,0 +1,249 @@
+/** Smart HTTP: from a request under `/git/` to git's answer. Authenticated, then parsed, then served; one function a step. */
+import type { ChildProcess } from 'node:child_process'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { errors, HangarError, messageOf } from '../../domain/errors.ts'
+import { type Caller, coversRepo } from '../../domain/grant.ts'
+import type { Limits } from '../../domain/limits.ts'
+import type { RepoSlug } from '../../domain/names.ts'
+import type { Clock, Log } from '../../domain/ports.ts'
+import { checkFetch, startUploadPack } from '../fetch.ts'
+import { killGit } from '../git/process.ts'
+import type { Repositories, Repository } from '../git/repositories.ts'
+import { createGitSlots } from '../git-slots.ts'
+import { createPushes, type Push, type PushOutcome, refuseAll, resultsOf } from '../push.ts'
+import { createReachable } from '../reachable.ts'
+import type { EventLog } from '../state/event-log.ts'
+import { createViews } from '../view.ts'
+import { PktReader } from '../wire/pkt-line.ts'
+import { pushReport, readPushHead } from '../wire/receive-pack.ts'
+import { errorLine, type FetchRequest, readUploadRequest, V2_ADVERTISEMENT } from '../wire/upload-pack.ts'
+import { drain, sendError, sendGit, startGitAnswer } from './answer.ts'
+import { authenticateRequest } from './authenticate.ts'
+import { type GitRequest, parseGitRequest, readBody } from './git-request.ts'
+import { HangarGit } from './hangar-git.ts'
+
+export interface SmartHttpDeps {
+  readonly repositories: Repositories
+  readonly authenticate: (secret: string) => Caller | null
+  /** Whether the caller is still valid; asked again right before refs move. */
+  readonly isLive: (caller: Caller) => boolean
+  /** Whether the repo follows an upstream, so that people push there. Default: none does. */
+  readonly mirrored?: (slug: RepoSlug) => boolean
+  readonly events: Pick<EventLog, 'append'>
+  readonly limits: Limits
+  readonly log: Log
+  readonly clock: Clock
+  /** How long a body may send nothing. Default a minute. */
+  readonly bodyIdleMs?: number
+}
+
+export interface SmartHttp {
+  /** Serves every path under `/git/`. */
+  handle(req: IncomingMessage, res: ServerResponse): void
+  /** For the server's `checkContinue`: a client that asks first is told to go on only once it is known. */
+  checkContinue(req: IncomingMessage, res: ServerResponse): void
+  /** Ends what runs, and waits for it. */
+  close(): Promise<void>
+}
+
+/** A reader that takes nothing for so long is given up. */
+const ANSWER_IDLE_MS = 5 * 60_000
+/** While a push is looked at the client hears from us, as git's own receive-pack does it. */
+const KEEP_ALIVE_MS = 5_000
+/** Of a body that was refused outright this much is still read, so that the answer reaches a client that writes first. */
+const DRAINED_BYTES = 1_048_576
+
+/** A request that was found good, with all that serving it needs. */
+interface Exchange {
+  readonly req: IncomingMessage
+  readonly res: ServerResponse
+  readonly request: GitRequest
+  readonly caller: Caller
+  readonly repo: Repository
+  /** Aborted when the client goes, or the server closes. */
+  readonly signal: AbortSignal
+}
+
+export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
+  const { limits, log } = deps
+  const bodyIdleMs = deps.bodyIdleMs ?? 60_000
+  const views = createViews()
+  const reachable = createReachable()
+  const slots = createGitSlots({
+    most: limits.maxGitProcesses,
+    mostWaiting: limits.maxGitProcesses * 8,
+    waitMs: 30_000,
+  })
+  const pushes = createPushes({ ...deps, reachable, mirrored: deps.mirrored ?? (() => false) })
+  const closing = new AbortController()
+  const running = new Set<Promise<void>>()
+  const asksFirst = new WeakSet<IncomingMessage>()
+  const git = new HangarGit({ repositories: deps.repositories, serve: start })
+
+  function start(req: IncomingMessage, res: ServerResponse): void {
+    const gone = new AbortController()
+    const onClosing = () => gone.abort()
+    closing.signal.addEventListener('abort', onClosing)
+    res.once('close', () => {
+      closing.signal.removeEventListener('abort', onClosing)
+      if (!res.writableFinished) gone.abort()
+    })
+    res.on('error', () => {})
+    const work = serve(req, res, gone.signal)
+      .catch((error: unknown) => refuse(req, res, error))
+      .finally(() => running.delete(work))
+    running.add(work)
+  }
+
+  async function serve(req: IncomingMessage, res: ServerResponse, signal: AbortSignal): Promise<void> {
+    const caller = authenticateRequest(req, deps.authenticate)
+    const request = parseGitRequest(req)
+    const repo = coversRepo(caller, request.slug) ? await git.open(request.slug) : null
+    if (repo === null) throw errors.notFound('no such repository or path')
+    if (asksFirst.has(req)) res.writeContinue()
+    const exchange: Exchange = { req, res, request, caller, repo, signal }
+    if (request.kind === 'advertisement') await advertise(exchange)
+    else if (request.service === 'upload-pack') await uploadPack(exchange)
+    else await receivePack(exchange)
+  }
+
+  async function advertise({ res, request, repo, caller }: Exchange): Promise<void> {
+    const { service, protocol } = request
+    const body =
+      protocol === 2 ? V2_ADVERTISEMENT : await (await views.of(repo, caller)).advertisement(service, protocol)
+    sendGit(res, service, 'advertisement', body)
+  }
+
+  async function uploadPack(exchange: Exchange): Promise<void> {
+    const { req, res, request, repo, caller } = exchange
+    const maxBytes = limits.maxFetchRequestBytes
+    const body = readBody(req, { gzip: request.gzip, maxBytes, idleMs: bodyIdleMs })
+    const upload = await readUploadRequest(new PktReader(body, maxBytes), request.protocol)
+    drain(req, DRAINED_BYTES)
+    if (upload.kind === 'nothing') return sendGit(res, 'upload-pack', 'result', Buffer.alloc(0))
+    if (upload.kind === 'fetch') return fetch(exchange, upload)
+    sendGit(res, 'upload-pack', 'result', await (await views.of(repo, caller)).lsRefs(upload.command))
+  }
+
+  async function fetch({ res, request, repo, caller, signal }: Exchange, wanted: FetchRequest): Promise<void> {
+    const release = await slots.take(signal)
+    try {
+      const checked = await checkFetch(reachable, repo, await views.of(repo, caller), wanted, signal)
+      if (!checked.ok) return sendGit(res, 'upload-pack', 'result', errorLine(checked.sentence))
+      if (signal.aborted) return
+      startGitAnswer(res, 'upload-pack', 'result')
+      await pour(startUploadPack(repo, request.protocol, checked.input), res, signal)
+    } finally {
+      release()
+    }
+  }
+
+  /** Sends git's output on as the client takes it; whatever way it ends, no process is left. */
+  async function pour(child: ChildProcess, res: ServerResponse, signal: AbortSignal): Promise<void> {
+    let stderr = ''
+    const end = () => killGit(child)
+    const idle = setTimeout(() => {
+      res.destroy()
+      end()
+    }, ANSWER_IDLE_MS)
+    signal.addEventListener('abort', end)
+    child.stdout?.on('data', () => idle.refresh())
+    child.stderr?.on('data', (chunk: Buffer) => {
+      if (stderr.length < 2_000) stderr += chunk.toString('latin1')
+    })
+    child.stdout?.pipe(res)
+    const status = await new Promise<number | null>((resolve) => {
+      child.once('error', (error) => {
+        log.error({ error: messageOf(error) }, 'git could not be started')
+        res.destroy()
+        resolve(null)
+      })
+      child.once('close', resolve)
+      if (signal.aborted) end()
+    })
+    clearTimeout(idle)
+    signal.removeEventListener('abort', end)
+    if (status !== 0 && !signal.aborted) log.warn({ status, stderr: stderr.slice(0, 2_000) }, 'upload-pack failed')
+  }
+
+  async function receivePack(exchange: Exchange): Promise<void> {
+    const { req, res, request, repo, caller, signal } = exchange
+    const maxBytes = limits.maxCommandBytes + limits.maxPushBytes
+    const body = readBody(req, { gzip: request.gzip, maxBytes, idleMs: bodyIdleMs })
+    try {
+      const reader = new PktReader(body, limits.maxCommandBytes)
+      const head = await readPushHead(reader, limits)
+      if (head === null) return sendGit(res, 'receive-pack', 'result', Buffer.alloc(0))
+      const push: Push = { slug: request.slug, repo, caller, head, view: await views.of(repo, caller) }
+      const verdicts = pushes.decide(push)
+      // Nothing to take: the answer goes out before the pack has come in.
+      if (verdicts.every((verdict) => !verdict.allowed))
+        return report(res, push, { unpack: 'ok', results: resultsOf(verdicts) })
+      const release = await slots.take(signal)
+      const stop = keepAlive(res, push)
+      try {
+        report(res, push, await pushes.receive(push, verdicts, reader.rest(), signal))
+      } catch (error) {
+        if (!res.headersSent || signal.aborted) throw error
+        log.error({ repo: push.slug, error: messageOf(error) }, 'a push failed')
+        report(res, push, refuseAll(verdicts, 'failed', 'the server failed; its log says why'))
+      } finally {
+        stop()
+        release()
+      }
+    } finally {
+      await body.return(undefined)
+      drain(req, limits.maxPushBytes)
+    }
+  }
+
+  /** The report, or what a client that takes no report can be told. */
+  function report(res: ServerResponse, push: Push, outcome: PushOutcome): void {
+    const { reportStatus, sideband } = push.head.capabilities
+    if (reportStatus) {
+      const body = pushReport(outcome.unpack, outcome.results, sideband)
+      if (res.headersSent) res.end(body)
+      else sendGit(res, 'receive-pack', 'result', body)
+      return
+    }
+    const refused = outcome.results.find(({ reason }) => reason !== null)
+    if (refused === undefined) sendGit(res, 'receive-pack', 'result', Buffer.alloc(0))
+    else sendError(res, errors.forbidden(`${refused.ref}: ${refused.reason}`))
+  }
+
+  function keepAlive(res: ServerResponse, push: Push): () => void {
+    const { reportStatus, sideband } = push.head.capabilities
+    if (sideband === null || !reportStatus) return () => {}
+    const timer = setInterval(() => {
+      if (!res.headersSent) startGitAnswer(res, 'receive-pack', 'result')
+      res.write(KEEP_ALIVE_PKT)
+    }, KEEP_ALIVE_MS)
+    return () => clearInterval(timer)
+  }
+
+  function refuse(req: IncomingMessage, res: ServerResponse, error: unknown): void {
+    if (res.destroyed || res.writableEnded) return
+    const known = error instanceof HangarError ? error : errors.internal('a fault of the server; its log says which')
+    if (known.status >= 500 && known.code !== 'busy')
+      log.error({ error: messageOf(error), reason: known.details.reason }, 'a git request failed')
+    // A client that will be refused need not send the rest: the connection ends with the answer.
+    if (!req.complete && !res.headersSent) res.setHeader('Connection', 'close')
+    sendError(res, known)
+    drain(req, DRAINED_BYTES)
+  }
+
+  return {
+    handle: (req, res) => git.handle(req, res),
+    checkContinue(req, res) {
+      asksFirst.add(req)
+      git.handle(req, res)
+    },
+    async close() {
+      closing.abort()
+      await Promise.all(running)
+    },
+  }
+}
+
+/** An empty piece of band 1. */
+const KEEP_ALIVE_PKT = Buffer.from('0005\x01', 'latin1')

@@ -1,0 +1,203 @@
+/** One push from its commands to its report: decided by name, taken into quarantine, decided by history, moved in one transaction. */
+import { HangarError, messageOf } from '../domain/errors.ts'
+import type { Caller } from '../domain/grant.ts'
+import type { Limits } from '../domain/limits.ts'
+import { type Oid, type RefName, type RepoSlug, ZERO_OID } from '../domain/names.ts'
+import type { Log } from '../domain/ports.ts'
+import { allOrNothing, decideHistory, decideNames, type Verdict } from '../refs-policy/decide.ts'
+import { placeOf } from '../refs-policy/ref-names.ts'
+import { currentOid, type RefUpdate } from '../refs-policy/ref-update.ts'
+import { isAncestor } from './git/ancestry.ts'
+import { type Ingested, ingestPack } from './git/ingest.ts'
+import { openQuarantine, type Quarantine } from './git/quarantine.ts'
+import { type Repository, setHead } from './git/repositories.ts'
+import { createPushFacts, type PushFacts } from './push-facts.ts'
+import type { Reachable } from './reachable.ts'
+import type { EventLog } from './state/event-log.ts'
+import type { View } from './view.ts'
+import type { CommandResult, PushHead } from './wire/receive-pack.ts'
+
+export interface PushDeps {
+  readonly reachable: Reachable
+  readonly events: Pick<EventLog, 'append'>
+  /** Asked again right before refs move: a long upload may outlive its grant. */
+  readonly isLive: (caller: Caller) => boolean
+  readonly mirrored: (slug: RepoSlug) => boolean
+  readonly limits: Limits
+  readonly log: Log
+}
+
+export interface Push {
+  readonly slug: RepoSlug
+  readonly repo: Repository
+  readonly caller: Caller
+  /** As it was when the commands were read. */
+  readonly view: View
+  readonly head: PushHead
+}
+
+export interface PushOutcome {
+  /** `ok`, or why the pack was not taken. */
+  readonly unpack: string
+  readonly results: readonly CommandResult[]
+}
+
+export interface Pushes {
+  /** The verdicts by name alone; when none is allowed the pack need not be read. */
+  decide(push: Push): Verdict[]
+  /** Takes the pack and moves the refs. Throws what the stream throws, but for its caps. */
+  receive(
+    push: Push,
+    verdicts: readonly Verdict[],
+    pack: AsyncIterable<Buffer>,
+    signal: AbortSignal,
+  ): Promise<PushOutcome>
+}
+
+export function createPushes(deps: PushDeps): Pushes {
+  const factsOf = createPushFacts(deps.reachable)
+  return {
+    decide: ({ caller, view, head, slug }) =>
+      decideNames({
+        caller,
+        commands: head.commands,
+        table: view.table,
+        mirrored: deps.mirrored(slug),
+        atomic: head.capabilities.atomic,
+      }),
+    async receive(push, verdicts, pack, signal) {
+      const news = allowedUpdates(verdicts).filter((update) => update.new !== ZERO_OID)
+      const quarantine = news.length === 0 ? null : await openQuarantine(push.repo)
+      try {
+        const taken = quarantine === null ? NOTHING : await takePack(deps, push.repo, quarantine, pack, signal)
+        if (!taken.ok && !taken.missing) return refuseAll(verdicts, taken.reason, taken.reason)
+        const facts = await factsOf({ ...push, updates: news, taken, quarantine, signal })
+        const decided = decideHistory({ verdicts, facts, atomic: push.head.capabilities.atomic })
+        signal.throwIfAborted()
+        return { unpack: 'ok', results: resultsOf(await settle(deps, push, decided, quarantine, facts)) }
+      } finally {
+        await quarantine?.drop()
+      }
+    },
+  }
+}
+
+/** The outcome of a push that is refused as a whole by its names. */
+export function resultsOf(verdicts: readonly Verdict[]): CommandResult[] {
+  return verdicts.map((verdict) =>
+    verdict.allowed ? { ref: verdict.update.ref, reason: null } : { ref: verdict.ref, reason: verdict.reason },
+  )
+}
+
+/** Every ref that was still allowed refused with the reason. */
+export function refuseAll(verdicts: readonly Verdict[], unpack: string, reason: string): PushOutcome {
+  return { unpack, results: resultsOf(refuse(verdicts, () => reason)) }
+}
+
+const NOTHING: Ingested = { ok: true, has: () => false }
+
+async function takePack(
+  deps: PushDeps,
+  repo: Repository,
+  quarantine: Quarantine,
+  pack: AsyncIterable<Buffer>,
+  signal: AbortSignal,
+): Promise<Ingested> {
+  try {
+    return await ingestPack(repo.dir, quarantine, pack, signal)
+  } catch (error) {
+    if (!(error instanceof HangarError) || error.code !== 'limit_passed') throw error
+    const reason = `the push is larger than ${deps.limits.maxPushBytes} bytes, or took too long`
+    return { ok: false, reason, missing: false }
+  }
+}
+
+/** Moves what is still allowed: looked at once more, objects first, refs in one transaction, then the event. */
+async function settle(
+  deps: PushDeps,
+  push: Push,
+  verdicts: readonly Verdict[],
+  quarantine: Quarantine | null,
+  facts: PushFacts,
+): Promise<readonly Verdict[]> {
+  const table = await push.repo.refs.snapshot()
+  const current = (update: RefUpdate) => currentOid(table, update.ref) ?? ZERO_OID
+  let left = refuse(verdicts, (update) => {
+    if (!deps.isLive(push.caller)) return `this ${push.caller.kind} is no longer valid`
+    return current(update) === update.old ? null : MOVED
+  })
+  if (push.head.capabilities.atomic) left = allOrNothing(left)
+  if (allowedUpdates(left).length === 0) return left
+  await quarantine?.migrate()
+  const moved = await moveRefs(deps, push, left)
+  const updates = allowedUpdates(moved)
+  if (updates.length === 0) return moved
+  await nameHead(push.repo, updates)
+  await tellEvent(deps, push, updates, facts)
+  return moved
+}
+
+const MOVED = 'the ref moved meanwhile; fetch and push again'
+
+/** One transaction; a ref that loses a race is refused and, unless the push is atomic, the others are tried again. */
+async function moveRefs(deps: PushDeps, push: Push, verdicts: readonly Verdict[]): Promise<readonly Verdict[]> {
+  let left = verdicts
+  for (;;) {
+    const updates = allowedUpdates(left)
+    const result = await push.repo.refs.transact(updates)
+    if (result.ok || updates.length === 0) return left
+    deps.log.warn({ repo: push.slug, ref: result.ref, reason: result.reason }, 'a push lost its transaction')
+    const table = await push.repo.refs.snapshot()
+    const culprit = updates.some(({ ref }) => ref === result.ref) ? result.ref : null
+    left = refuse(left, (update) => {
+      if ((currentOid(table, update.ref) ?? ZERO_OID) !== update.old) return MOVED
+      if (culprit !== null && update.ref !== culprit) return null
+      return /exists; cannot create|conflict/.test(result.reason)
+        ? 'a ref that is a folder of this one, or lies below it, exists; use another name'
+        : 'the ref could not be moved; try again'
+    })
+    if (push.head.capabilities.atomic) left = allOrNothing(left)
+    if (allowedUpdates(left).length === 0) return left
+  }
+}
+
+/** A first push into an empty repository decides its default branch, when that is plain. */
+async function nameHead(repo: Repository, updates: readonly RefUpdate[]): Promise<void> {
+  const created = updates.filter(
+    ({ ref, old, new: oid }) => placeOf(ref) === 'branch' && old === ZERO_OID && oid !== old,
+  )
+  const [only] = created
+  if (only === undefined || created.length !== 1) return
+  const table = await repo.refs.snapshot()
+  if (currentOid(table, table.head) === null) await setHead(repo, only.ref)
+}
+
+/** The event is durable before the client reads its report; a crash before it is found by comparing refs at the next start. */
+async function tellEvent(deps: PushDeps, push: Push, updates: readonly RefUpdate[], facts: PushFacts): Promise<void> {
+  try {
+    const forced: RefName[] = []
+    for (const update of updates) if (await isForced(push.repo, update, facts)) forced.push(update.ref)
+    const by = `${push.caller.kind}:${push.caller.id}`
+    await deps.events.append({ type: 'push', repo: push.slug, by, updates: [...updates], forced })
+  } catch (error) {
+    deps.log.error({ repo: push.slug, error: messageOf(error) }, 'the event of a push could not be kept')
+  }
+}
+
+async function isForced(repo: Repository, update: RefUpdate, facts: PushFacts): Promise<boolean> {
+  if (update.old === ZERO_OID || update.new === ZERO_OID || facts.get(update.ref)?.continuesOld) return false
+  if (placeOf(update.ref) === 'tag') return true
+  return !(await isAncestor(repo, update.old as Oid, update.new as Oid))
+}
+
+function allowedUpdates(verdicts: readonly Verdict[]): RefUpdate[] {
+  return verdicts.flatMap((verdict) => (verdict.allowed ? [verdict.update] : []))
+}
+
+/** Refuses the allowed updates for which a reason is given. */
+function refuse(verdicts: readonly Verdict[], reasonFor: (update: RefUpdate) => string | null): Verdict[] {
+  return verdicts.map((verdict): Verdict => {
+    const reason = verdict.allowed ? reasonFor(verdict.update) : null
+    return verdict.allowed && reason !== null ? { allowed: false, ref: verdict.update.ref, reason } : verdict
+  })
+}
