@@ -12,6 +12,8 @@ export interface SessionSandbox {
   readonly provider: string
   readonly grantHash: string
   readonly grantExpiresAt: number
+  /** Whether its checkout was made. */
+  readonly ready: boolean
 }
 
 export interface SessionRecord {

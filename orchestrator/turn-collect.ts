@@ -51,6 +51,7 @@ export async function collectTurn(at: TurnAt, services: TurnServices): Promise<v
 export async function failTurn(at: TurnAt, error: unknown, services: TurnServices): Promise<void> {
   const turn = await services.records.turn(at.name, at.number)
   if (turn.state === 'ended') return
+  if (turn.stopReason !== null) return recordEnd(at, turn, await gatherNothing(at), services)
   const code = error instanceof HangarError ? error.code : 'internal'
   const failed: TurnRecord = {
     ...turn,
@@ -137,13 +138,7 @@ async function recordEnd(at: TurnAt, turn: TurnRecord, gathered: Gathered, servi
     state: 'ended',
     text: endSentence(ended),
   })
-  if (gathered.head !== null)
-    await appendNote(at.repo, {
-      ref: NOTES,
-      commit: gathered.head,
-      line: noteLine(at, ended),
-      at: services.clock.now(),
-    })
+  if (gathered.head !== null) await noteTurn(at, gathered.head, ended, services)
   await services.records.move(at.name, async ({ session, turn: newest }) => {
     const current = await newest(at.number)
     if (current.state === 'ended') return null

@@ -25,7 +25,7 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
   const paths = secret === null ? provider.paths(ref) : await provider.create(sandboxSpec(at, ref, secret, services))
   const context = await settleContext(at, session, turn, services)
   const env = turnEnvironment(at, session, turn, paths, services)
-  const warnings = await checkOut(at, { ref, turn, context, env, fresh: secret !== null || turn.turn === 1 })
+  const warnings = await checkOut(at, { ref, turn, context, env, fresh: secret !== null })
   await fillIo(at, { ref, turn, env, paths }, services)
   const actual = await at.repo.refs.read(workBranch(at.name))
   await services.records.move(at.name, async ({ session, turn }) => {
@@ -33,7 +33,7 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
     if (current.stopReason !== null) return null
     return {
       message: `turn ${at.number} is running`,
-      session,
+      session: { ...session, sandbox: session.sandbox === null ? null : { ...session.sandbox, ready: true } },
       turns: [
         {
           ...current,
@@ -63,7 +63,11 @@ async function takeSandbox(
   const before = (await services.records.get(at.name)).session
   const beforeTurn = await services.records.turn(at.name, at.number)
   const ref = sandboxRef(before)
-  const up = ref !== null && beforeTurn.state === 'queued' && (await provider.inspect(ref)).state === 'up'
+  const up =
+    ref !== null &&
+    before.sandbox?.ready === true &&
+    beforeTurn.state === 'queued' &&
+    (await provider.inspect(ref)).state === 'up'
   const minted = up ? null : services.grants.mint()
   const expiresAt = services.clock.now() + GRANT_LIFE_MS
   let taken: TurnRecord | null = null
@@ -77,6 +81,7 @@ async function takeSandbox(
             provider: provider.kind,
             grantHash: minted?.hash ?? '',
             grantExpiresAt: expiresAt,
+            ready: false,
           }
     taken = { ...current, state: 'preparing' }
     return {

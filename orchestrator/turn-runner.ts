@@ -14,7 +14,7 @@ export interface TurnRunner {
   interrupt(name: SessionName): void
   /** Resolves when nothing of the session is worked on. */
   settled(name: SessionName): Promise<void>
-  /** Work that the turn's checkout must not be changed under: runs alone with the session's sandbox. */
+  /** Lets go of all turns; agents run on, and are found again at the next start. */
   close(): Promise<void>
 }
 
@@ -30,14 +30,24 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
   const slots = createSlots(services.maxRunning)
   let closing = false
 
+  // Asked again while the last turn's work was ending: looked at once more when it has.
+  const again = new Set<SessionName>()
+
   const kick = (name: SessionName): void => {
-    if (closing || working.has(name)) return
+    if (closing) return
+    if (working.has(name)) {
+      again.add(name)
+      return
+    }
     const stop = new AbortController()
     const done = work(name, stop)
       .catch((error: unknown) =>
         services.log.error({ session: name, error: messageOf(error) }, 'a turn could not be worked on'),
       )
-      .finally(() => working.delete(name))
+      .finally(() => {
+        working.delete(name)
+        if (again.delete(name)) kick(name)
+      })
     working.set(name, { stop, done })
   }
 

@@ -1,0 +1,74 @@
+/** The start of a server on a store: what a crash left half-done is finished, taken up again, or removed. */
+import { messageOf } from '../domain/errors.ts'
+import type { SessionName } from '../domain/names.ts'
+import type { Log } from '../domain/ports.ts'
+import type { Provider } from '../domain/sandbox.ts'
+import type { Repositories } from '../gateway/git/repositories.ts'
+import type { Grants } from '../gateway/grants.ts'
+import type { Index, SessionEntry } from '../gateway/state/index.ts'
+import { sessionRef } from '../refs-policy/ref-names.ts'
+import type { NameClaims } from './name-claims.ts'
+import type { SessionControl } from './session-control.ts'
+import type { TurnRunner } from './turn-runner.ts'
+
+export interface RecoveryDeps {
+  readonly repositories: Repositories
+  readonly index: Index
+  readonly claims: NameClaims
+  readonly grants: Grants
+  readonly control: SessionControl
+  readonly runner: TurnRunner
+  readonly providers: readonly Provider[]
+  readonly log: Log
+}
+
+/** To be called once, when the index agrees with git and before requests are served. */
+export async function recover(deps: RecoveryDeps): Promise<void> {
+  const sessions = (await deps.index.sessions.range()).map(([, entry]) => entry)
+  for (const entry of sessions) restoreGrant(entry, deps.grants)
+  await mendClaims(sessions, deps)
+  await destroyOrphans(sessions, deps)
+  for (const { session } of sessions) {
+    if (session.state === 'running') deps.runner.kick(session.name)
+    if (session.state === 'closed' && session.sandbox !== null)
+      await deps.control.close(session.name).catch((error: unknown) => warn(deps, session.name, error))
+  }
+}
+
+function restoreGrant({ session, repo }: SessionEntry, grants: Grants): void {
+  if (session.sandbox === null) return
+  const { grantHash, grantExpiresAt, id } = session.sandbox
+  grants.set(grantHash, {
+    caller: { kind: 'grant', id, session: session.name, repo, parent: session.parent },
+    expiresAt: grantExpiresAt,
+  })
+}
+
+/** A claim without a record is freed (a crash between the two); a record without a claim, as after a restore, is claimed. */
+async function mendClaims(sessions: readonly SessionEntry[], deps: RecoveryDeps): Promise<void> {
+  const recorded = new Set<SessionName>(sessions.map((entry) => entry.session.name))
+  const claimed = await deps.claims.list()
+  for (const { name, repo } of claimed) {
+    if (recorded.has(name)) continue
+    const opened = repo === null ? null : await deps.repositories.open(repo)
+    if (opened !== null && (await opened.refs.read(sessionRef(name, 'log'))) !== null) continue
+    deps.log.warn({ session: name }, 'a name was claimed but no session recorded; it is free again')
+    await deps.claims.release(name)
+  }
+  const names = new Set(claimed.map((claim) => claim.name))
+  for (const { session, repo } of sessions) if (!names.has(session.name)) await deps.claims.claim(session.name, repo)
+}
+
+async function destroyOrphans(sessions: readonly SessionEntry[], deps: RecoveryDeps): Promise<void> {
+  const known = new Set(sessions.map((entry) => entry.session.sandbox?.id))
+  for (const provider of deps.providers)
+    for (const ref of await provider.list())
+      if (!known.has(ref.id)) await provider.destroy(ref).catch((error: unknown) => warn(deps, ref.id, error))
+}
+
+function warn(deps: RecoveryDeps, what: string, error: unknown): void {
+  deps.log.warn(
+    { what, error: messageOf(error) },
+    'something a crash left could not be cleared away; the next start tries again',
+  )
+}

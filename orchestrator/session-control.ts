@@ -1,0 +1,116 @@
+/** Turns are cancelled, sessions closed and deleted here; sandboxes and grants go with them. */
+import { errors } from '../domain/errors.ts'
+import { type RefName, type SessionName, workBranch, ZERO_OID } from '../domain/names.ts'
+import type { Clock } from '../domain/ports.ts'
+import type { Provider } from '../domain/sandbox.ts'
+import type { SessionRecord, TurnRecord } from '../domain/session.ts'
+import type { Repositories } from '../gateway/git/repositories.ts'
+import type { Grants } from '../gateway/grants.ts'
+import { type SessionRefKind, sessionRef } from '../refs-policy/ref-names.ts'
+import type { NameClaims } from './name-claims.ts'
+import type { SessionAt, SessionRecords } from './session-records.ts'
+import { sandboxRef } from './turn-context.ts'
+import type { TurnRunner } from './turn-runner.ts'
+
+export interface SessionControl {
+  /** Stops the turn that is being worked on; those that wait behind it go on. Throws `conflict` when none is. */
+  cancel(name: SessionName): Promise<SessionRecord>
+  /** Ends all turns, destroys the sandbox, revokes its grant. Its refs stay. Safe to repeat. */
+  close(name: SessionName): Promise<SessionRecord>
+  /** Closes, then removes the session's refs and frees its name. */
+  remove(name: SessionName): Promise<void>
+}
+
+export interface SessionControlDeps {
+  readonly repositories: Repositories
+  readonly records: SessionRecords
+  readonly claims: NameClaims
+  readonly runner: TurnRunner
+  readonly grants: Grants
+  provider(kind: string): Provider
+  readonly clock: Clock
+}
+
+const OWN_REFS: readonly SessionRefKind[] = ['context', 'checkpoint', 'sealed', 'log']
+
+export function createSessionControl(deps: SessionControlDeps): SessionControl {
+  const { records, runner, clock } = deps
+
+  const close = async (name: SessionName): Promise<SessionRecord> => {
+    await records.move(name, async (at) => {
+      const unended = await unendedTurns(at)
+      if (at.session.state === 'closed' && unended.every((turn) => turn.stopReason !== null)) return null
+      return {
+        message: 'the session is closed',
+        session: { ...at.session, state: 'closed', needsInput: null, questionOptions: [] },
+        turns: unended.map((turn) => cancelled(turn, clock.now())),
+      }
+    })
+    runner.interrupt(name)
+    await runner.settled(name)
+    await destroySandbox(name)
+    return (await records.get(name)).session
+  }
+
+  const destroySandbox = async (name: SessionName): Promise<void> => {
+    const { session } = await records.get(name)
+    const ref = sandboxRef(session)
+    if (session.sandbox === null || ref === null) return
+    deps.grants.revoke(session.sandbox.grantHash)
+    await deps.provider(ref.provider).destroy(ref)
+    await records.move(name, async ({ session }) => ({
+      message: 'the sandbox is gone',
+      session: { ...session, sandbox: null },
+    }))
+  }
+
+  return {
+    close,
+    cancel: async (name) => {
+      const session = await records.move(name, async (at) => {
+        const [current] = await unendedTurns(at)
+        if (current === undefined) throw errors.conflict(`session ${name} has no turn to cancel`)
+        if (current.stopReason !== null) return null
+        const stopped = cancelled(current, clock.now())
+        const idle = stopped.state === 'ended' && at.session.turns === stopped.turn
+        return {
+          message: `turn ${current.turn} is being cancelled`,
+          session: idle ? { ...at.session, state: 'idle' } : at.session,
+          turns: [stopped],
+        }
+      })
+      runner.interrupt(name)
+      return session
+    },
+    remove: async (name) => {
+      await close(name)
+      const repo = await records.repository(name)
+      const moves: { ref: RefName; old: NonNullable<Awaited<ReturnType<typeof repo.refs.read>>> }[] = []
+      for (const ref of [workBranch(name), ...OWN_REFS.map((kind) => sessionRef(name, kind))]) {
+        const old = await repo.refs.read(ref)
+        if (old !== null) moves.push({ ref, old })
+      }
+      const gone = await repo.refs.transact(moves.map(({ ref, old }) => ({ ref, old, new: ZERO_OID })))
+      if (!gone.ok) throw errors.conflict(`session ${name} could not be removed: ${gone.reason}; try again`)
+      await deps.claims.release(name)
+      await records.forget(name)
+    },
+  }
+}
+
+/** The turns that have not ended, the oldest first. */
+async function unendedTurns({ session, turn }: SessionAt): Promise<TurnRecord[]> {
+  const found: TurnRecord[] = []
+  for (let number = session.turns; number >= 1; number--) {
+    const record = await turn(number)
+    if (record.state === 'ended') break
+    found.unshift(record)
+  }
+  return found
+}
+
+/** A turn that waits ends at once; one that is worked on is told why its end will come. */
+function cancelled(turn: TurnRecord, now: number): TurnRecord {
+  if (turn.state !== 'queued') return { ...turn, stopReason: turn.stopReason ?? 'cancelled' }
+  return { ...turn, state: 'ended', outcome: 'cancelled', stopReason: 'cancelled', endedAt: now }
+}

@@ -1,0 +1,303 @@
+/** Sessions are begun and messages sent here: everything is checked and recorded before the caller hears yes. */
+import type { ContextItem } from '../domain/context-item.ts'
+import { errors } from '../domain/errors.ts'
+import type { Limits } from '../domain/limits.ts'
+import { type Oid, type RefName, type RepoSlug, type SessionName, workBranch, ZERO_OID } from '../domain/names.ts'
+import type { Clock } from '../domain/ports.ts'
+import type { Budget } from '../domain/run-event.ts'
+import type { SessionRecord, TurnRecord } from '../domain/session.ts'
+import { type HandOver, handOverLater, handOverNew } from '../exchange/hand-over.ts'
+import { dropIntake, type Intake, takeIn } from '../exchange/intake.ts'
+import type { ResultChecker } from '../exchange/result-schema.ts'
+import type { Repositories } from '../gateway/git/repositories.ts'
+import type { RefUpdate, Repository } from '../gateway/git/repository.ts'
+import { sessionRef } from '../refs-policy/ref-names.ts'
+import type { NameClaims } from './name-claims.ts'
+import type { SessionMove, SessionRecords } from './session-records.ts'
+import { attachmentPath } from './turn-prepare.ts'
+import type { TurnRunner } from './turn-runner.ts'
+
+/** A message with what is handed in beside it. */
+export interface Message {
+  readonly message: string
+  readonly context: readonly ContextItem[]
+  readonly outputSchema: unknown
+  /** Over the session's and the environment's. */
+  readonly budget: Partial<Budget>
+  readonly timeoutMs: number | null
+}
+
+export interface NewSession extends Message {
+  readonly name: SessionName
+  readonly repo: RepoSlug
+  readonly ref: string | null
+  readonly environment: string
+}
+
+export interface Sessions {
+  /** Throws what is wrong with any part of it; then nothing of it is left. */
+  create(input: NewSession): Promise<SessionRecord>
+  /** Queues a message; `option` picks an answer to the session's question (from 1). */
+  send(name: SessionName, input: Message & { readonly option: number | null }): Promise<TurnRecord>
+}
+
+/** Defaults that an environment gives its turns, or the reason why it cannot be used. */
+export interface EnvironmentDefaults {
+  readonly harness: string
+  readonly timeoutMs: number
+  readonly budget: Budget
+}
+
+export interface SessionsDeps {
+  readonly repositories: Repositories
+  readonly records: SessionRecords
+  readonly claims: NameClaims
+  readonly runner: TurnRunner
+  readonly results: ResultChecker
+  /** Throws `harness_unusable` or `not_found` with the next thing to do. */
+  environmentDefaults(name: string): EnvironmentDefaults
+  readonly limits: Limits
+  readonly clock: Clock
+}
+
+export function createSessions(deps: SessionsDeps): Sessions {
+  const { records, runner, limits, clock } = deps
+
+  const openRepo = async (slug: RepoSlug): Promise<Repository> => {
+    const repo = await deps.repositories.open(slug)
+    if (repo === null)
+      throw errors.notFound(`there is no repo ${slug} on this server; add it with: hangar repo add ${slug}`)
+    return repo
+  }
+  const checkMessage = async (input: Message): Promise<void> => {
+    if (input.message.trim() === '') throw errors.invalidRequest('message: say what is to be done')
+    if (Buffer.byteLength(input.message) > limits.maxMessageBytes)
+      throw errors.tooLarge(`a message may have ${limits.maxMessageBytes} bytes; attach long texts with --file`)
+    if (input.outputSchema === null) return
+    const refused = await deps.results.refuseSchema(input.outputSchema)
+    if (refused !== null) throw errors.invalidRequest(refused)
+  }
+
+  return {
+    create: async (input) => {
+      const repo = await openRepo(input.repo)
+      const defaults = deps.environmentDefaults(input.environment)
+      await checkMessage(input)
+      if ((await records.find(input.name)) !== null) throw nameTaken(input.name)
+      const intake = await takeIn(repo, input.context, limits)
+      try {
+        if (!(await deps.claims.claim(input.name, input.repo))) throw nameTaken(input.name)
+        try {
+          const handOver = await handOverNew(repo, intake, input.ref, clock.now())
+          await records.create(repo, () => firstMove(repo, input, defaults, intake, handOver, clock.now()))
+        } catch (error) {
+          await deps.claims.release(input.name)
+          throw error
+        }
+      } finally {
+        await dropIntake(intake)
+      }
+      runner.kick(input.name)
+      return (await records.get(input.name)).session
+    },
+
+    send: async (name, input) => {
+      const { session } = await records.get(name)
+      const text = answerOf(session, input)
+      const message = { ...input, message: text }
+      await checkMessage(message)
+      const repo = await records.repository(name)
+      const intake = await takeIn(repo, input.context, limits)
+      let queued: TurnRecord | null = null
+      try {
+        await records.move(name, async ({ session, turn }) => {
+          await checkQueue(session, turn, intake, limits)
+          const defaults = deps.environmentDefaults(session.environment)
+          const tips = {
+            base: session.baseCommit,
+            branch: await repo.refs.read(workBranch(name)),
+            checkpoint: await repo.refs.read(sessionRef(name, 'checkpoint')),
+          }
+          const handOver = await handOverLater(repo, tips, intake, clock.now())
+          queued = newTurn(
+            session.turns + 1,
+            message,
+            { ...defaults, budget: overlay(defaults.budget, session.budget) },
+            intake,
+            handOver,
+            clock.now(),
+          )
+          return {
+            message: `turn ${queued.turn} is queued`,
+            session: {
+              ...session,
+              state: 'running',
+              turns: queued.turn,
+              baseCommit: handOver === null ? session.baseCommit : handOver.base,
+            },
+            turns: [queued],
+            files: handedFiles(queued.turn, intake),
+            parents: handOver?.context ? [handOver.context] : [],
+            alsoMove: await movesOf(repo, name, intake, handOver),
+          }
+        })
+      } finally {
+        await dropIntake(intake)
+      }
+      if (queued === null) throw errors.internal('the turn was not queued')
+      runner.kick(name)
+      return queued
+    },
+  }
+}
+
+function nameTaken(name: SessionName) {
+  return errors.nameTaken(
+    `a session ${name} exists on this server; choose another name, or free it with: hangar session close ${name} --delete`,
+  )
+}
+
+async function firstMove(
+  repo: Repository,
+  input: NewSession,
+  defaults: EnvironmentDefaults,
+  intake: Intake,
+  handOver: HandOver,
+  now: number,
+): Promise<SessionMove> {
+  if (repo.slug === null) throw errors.internal('a session needs a repo of its own')
+  const turn = newTurn(1, input, defaults, intake, handOver, now)
+  return {
+    message: `session ${input.name} begins, turn 1 is queued`,
+    session: {
+      name: input.name,
+      repo: repo.slug,
+      state: 'running',
+      baseCommit: handOver.base,
+      harness: defaults.harness,
+      environment: input.environment,
+      parent: null,
+      budget: overlay(defaults.budget, input.budget),
+      sandbox: null,
+      needsInput: null,
+      questionOptions: [],
+      turns: 1,
+      createdAt: now,
+      updatedAt: now,
+    },
+    turns: [turn],
+    files: handedFiles(1, intake),
+    parents: handOver.context === null ? [] : [handOver.context],
+    alsoMove: await movesOf(repo, input.name, intake, handOver),
+  }
+}
+
+function newTurn(
+  number: number,
+  input: Message,
+  defaults: EnvironmentDefaults,
+  intake: Intake,
+  handOver: HandOver | null,
+  now: number,
+): TurnRecord {
+  return {
+    turn: number,
+    message: input.message,
+    state: 'queued',
+    outcome: null,
+    error: null,
+    summary: null,
+    result: null,
+    resultError: null,
+    artifacts: [],
+    warnings: [],
+    question: null,
+    questionOptions: [],
+    usage: null,
+    repairUsage: null,
+    requestedCommit: handOver?.requested ?? null,
+    actualCommit: null,
+    headCommit: null,
+    checkpoint: null,
+    contextCommit: handOver?.context ?? null,
+    attachments: intake.attachments.map((attachment) => attachment.name),
+    urls: intake.urls,
+    patches: intake.patches.length,
+    outputSchema: input.outputSchema,
+    timeoutMs: input.timeoutMs ?? defaults.timeoutMs,
+    budget: overlay(defaults.budget, input.budget),
+    stopReason: null,
+    exitCode: null,
+    createdAt: now,
+    startedAt: null,
+    endedAt: null,
+  }
+}
+
+function overlay(under: Budget, over: Partial<Budget>): Budget {
+  return {
+    maxMinutes: over.maxMinutes ?? under.maxMinutes,
+    maxTokens: over.maxTokens ?? under.maxTokens,
+    maxCostUsd: over.maxCostUsd ?? under.maxCostUsd,
+  }
+}
+
+function handedFiles(turn: number, intake: Intake): Map<string, Uint8Array> {
+  const files = new Map<string, Uint8Array>()
+  for (const { name, content } of intake.attachments) files.set(attachmentPath(turn, name), content)
+  for (const [place, { content }] of intake.patches.entries())
+    files.set(`turns/${turn}/patches/${place}.patch`, content)
+  return files
+}
+
+/** The refs that move together with the record: branch and context forward, what was pushed as incoming away. */
+async function movesOf(
+  repo: Repository,
+  name: SessionName,
+  intake: Intake,
+  handOver: HandOver | null,
+): Promise<RefUpdate[]> {
+  const wanted = new Map<RefName, Oid | null>()
+  if (handOver?.start) wanted.set(workBranch(name), handOver.start)
+  if (handOver?.context) wanted.set(sessionRef(name, 'context'), handOver.context)
+  if (intake.brought?.kind === 'checkpoint') for (const ref of intake.brought.incoming) wanted.set(ref, null)
+  const moves: RefUpdate[] = []
+  for (const [ref, oid] of wanted) {
+    const old = (await repo.refs.read(ref)) ?? ZERO_OID
+    const next = oid ?? ZERO_OID
+    if (old !== next) moves.push({ ref, old, new: next })
+  }
+  return moves
+}
+
+/** Throws when the session takes no message now: closed, too many waiting, or commits handed to a session at work. */
+async function checkQueue(
+  session: SessionRecord,
+  turn: (number: number) => Promise<TurnRecord>,
+  intake: Intake,
+  limits: Limits,
+): Promise<void> {
+  if (session.state === 'closed' || session.state === 'failed')
+    throw errors.conflict(`session ${session.name} is ${session.state}; start another with: hangar session new`)
+  let waiting = 0
+  for (let number = session.turns; number >= 1 && (await turn(number)).state !== 'ended'; number--) waiting++
+  if (waiting > limits.maxQueuedTurns)
+    throw errors.queueFull(
+      `session ${session.name} has ${limits.maxQueuedTurns} messages waiting; wait for a turn to end: hangar session wait ${session.name}`,
+    )
+  if (intake.brought !== null && waiting > 0)
+    throw errors.conflict(
+      `session ${session.name} is at work; commits can be handed to it when its turn has ended: hangar session wait ${session.name}`,
+    )
+}
+
+/** The message itself, or the text of the answer that `option` picks. */
+function answerOf(session: SessionRecord, { message, option }: { message: string; option: number | null }): string {
+  if (option === null) return message
+  const answer = session.questionOptions[option - 1]
+  if (answer === undefined)
+    throw errors.invalidRequest(
+      `option ${option}: the session offers ${session.questionOptions.length} answer(s); see: hangar session show ${session.name}`,
+    )
+  return message.trim() === '' ? answer : `${answer}\n\n${message}`
+}
