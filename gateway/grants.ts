@@ -1,14 +1,44 @@
+/** Grants of sandboxes, by hash, in memory: the record of a grant is the `sandbox` field of its session's record. */
 import type { GrantCaller } from '../domain/grant.ts'
 import type { Clock, Random } from '../domain/ports.ts'
+import { hashSecret, newSecret } from './tokens.ts'
 
 export interface Grants {
+  /** A new secret and what is kept of it; it opens nothing until it is set. */
   mint(): { secret: string; hash: string }
+  /** Sets or renews. A sandbox has one grant: an earlier one of the same id ends. */
   set(hash: string, grant: { caller: GrantCaller; expiresAt: number }): void
   revoke(hash: string): void
   authenticate(secret: string): GrantCaller | null
+  /** Whether the sandbox's grant still holds; asked again right before refs move. */
   isLive(caller: GrantCaller): boolean
 }
 
-export function createGrants(_deps: { clock: Clock; random: Random }): Grants {
-  throw new Error('not built')
+/** An empty table; whoever owns the sessions fills it at start. */
+export function createGrants(deps: { readonly clock: Clock; readonly random: Random }): Grants {
+  const byHash = new Map<string, { caller: GrantCaller; expiresAt: number }>()
+  const hashOf = new Map<string, string>()
+  const live = (hash: string | undefined) => {
+    const grant = hash === undefined ? undefined : byHash.get(hash)
+    return grant !== undefined && grant.expiresAt > deps.clock.now() ? grant.caller : null
+  }
+  return {
+    mint() {
+      const secret = newSecret('hgs_', deps.random)
+      return { secret, hash: hashSecret(secret) }
+    },
+    set(hash, grant) {
+      const before = hashOf.get(grant.caller.id)
+      if (before !== undefined && before !== hash) byHash.delete(before)
+      byHash.set(hash, grant)
+      hashOf.set(grant.caller.id, hash)
+    },
+    revoke(hash) {
+      const grant = byHash.get(hash)
+      byHash.delete(hash)
+      if (grant !== undefined && hashOf.get(grant.caller.id) === hash) hashOf.delete(grant.caller.id)
+    },
+    authenticate: (secret) => (secret.startsWith('hgs_') ? live(hashSecret(secret)) : null),
+    isLive: (caller) => live(hashOf.get(caller.id)) !== null,
+  }
 }

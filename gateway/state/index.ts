@@ -1,3 +1,7 @@
+/** What can be looked up fast and rebuilt from git: LevelDB in typed sections. Deleting its directory loses nothing but open cursors. */
+import { rename } from 'node:fs/promises'
+import { Level } from 'level'
+import { errors, messageOf } from '../../domain/errors.ts'
 import type { Token } from '../../domain/grant.ts'
 import type { Oid, RefName, RepoSlug } from '../../domain/names.ts'
 import type { Log } from '../../domain/ports.ts'
@@ -47,7 +51,7 @@ export type SectionName = keyof Sections
 
 export interface RangeOptions {
   readonly prefix?: string
-  /** First key (included), or last when `reverse`. With a prefix it comes after the prefix's own. */
+  /** The key to begin at (included), in the direction of reading; a whole key, prefix included. */
   readonly from?: string
   readonly limit?: number
   readonly reverse?: boolean
@@ -67,6 +71,8 @@ export type IndexChange = {
 }[SectionName]
 
 export type Index = { readonly [S in SectionName]: Section<Sections[S]> } & {
+  /** It was made empty just now, so it wants a full reindex. */
+  readonly fresh: boolean
   /** All or nothing; a null value deletes. `durable` waits for the disk. */
   batch(changes: readonly IndexChange[], options?: { durable?: boolean }): Promise<void>
   /** Keys (`section/key`) and JSON texts of the sections, in order; default all. */
@@ -74,18 +80,106 @@ export type Index = { readonly [S in SectionName]: Section<Sections[S]> } & {
   close(): Promise<void>
 }
 
-export function openIndex(_deps: { dir: string; log: Log }): Promise<Index> {
-  throw new Error('not built')
+/** In the order of the database; `!` ends a section's name in its keys. */
+export const SECTIONS: readonly SectionName[] = [
+  'cursors',
+  'meta',
+  'order',
+  'refsSeen',
+  'runEvents',
+  'sessions',
+  'storeEvents',
+  'tokens',
+  'turns',
+]
+
+/**
+ * Opens the index, or makes an empty one (`fresh`): also when what is there is damaged, which is then kept beside it under another name.
+ * Throws `store_unusable` when another process holds it.
+ */
+export async function openIndex(deps: { readonly dir: string; readonly log: Log }): Promise<Index> {
+  const level = await openLevel(deps.dir).catch(async (error: unknown) => {
+    if (reasonOf(error) === 'LEVEL_LOCKED')
+      throw errors.storeUnusable(`the index ${deps.dir} is held by another process; stop that hangar first`, {}, error)
+    const aside = `${deps.dir}.damaged-${process.pid}`
+    deps.log.warn(
+      { dir: deps.dir, aside, error: messageOf(error) },
+      'the index is damaged; it was put aside and is built again from git',
+    )
+    await rename(deps.dir, aside)
+    return openLevel(deps.dir)
+  })
+  const fresh = (await level.get('meta!opened')) === undefined
+  if (fresh) await level.put('meta!opened', 'true')
+  const sections = Object.fromEntries(SECTIONS.map((name) => [name, createSection(level, name)]))
+  return {
+    ...(sections as { readonly [S in SectionName]: Section<Sections[S]> }),
+    fresh,
+    async batch(changes, options = {}) {
+      const operations = changes.map(({ section, key, value }) =>
+        value === null
+          ? { type: 'del' as const, key: `${section}!${key}` }
+          : { type: 'put' as const, key: `${section}!${key}`, value: JSON.stringify(value) },
+      )
+      await level.batch(operations, { sync: options.durable ?? false })
+    },
+    async *dump(names = SECTIONS) {
+      for (const name of [...names].sort())
+        for await (const [key, value] of level.iterator({ gt: `${name}!`, lt: `${name}"` }))
+          yield [key.replace('!', '/'), value]
+    },
+    close: () => level.close(),
+  }
 }
+
+async function openLevel(dir: string): Promise<Level<string, string>> {
+  const level = new Level<string, string>(dir, { keyEncoding: 'utf8', valueEncoding: 'utf8' })
+  await level.open()
+  return level
+}
+
+function reasonOf(error: unknown): string {
+  const { code, cause } = error as { code?: string; cause?: { code?: string } }
+  return cause?.code ?? code ?? ''
+}
+
+function createSection<V>(level: Level<string, string>, name: SectionName): Section<V> {
+  const prefix = `${name}!`
+  return {
+    async get(key) {
+      const text = await level.get(prefix + key)
+      return text === undefined ? null : (JSON.parse(text) as V)
+    },
+    put: (key, value) => level.put(prefix + key, JSON.stringify(value)),
+    del: (key) => level.del(prefix + key),
+    async range(options = {}) {
+      const first = prefix + (options.prefix ?? '')
+      // One past every key with the prefix: no key of ours holds this character.
+      let bounds: { gte: string; lt?: string; lte?: string } = { gte: first, lt: `${first}\uffff` }
+      if (options.from !== undefined)
+        bounds = options.reverse
+          ? { gte: first, lte: prefix + options.from }
+          : { ...bounds, gte: prefix + options.from }
+      const range = { ...bounds, reverse: options.reverse ?? false, limit: options.limit ?? -1 }
+      const found = await level.iterator(range).all()
+      return found.map(([key, value]) => [key.slice(prefix.length), JSON.parse(value) as V])
+    },
+  }
+}
+
+/** Key of a turn; turns of a session sort by number. */
 export function turnKey(name: string, turn: number): string {
   return `${name}/${String(turn).padStart(6, '0')}`
 }
+/** Key of a run event; events of a session sort by seq. */
 export function runEventKey(name: string, seq: number): string {
   return `${name}/${String(seq).padStart(10, '0')}`
 }
+/** Key in the listing by time of creation. */
 export function orderKey(createdAt: number, name: string): string {
   return `${String(createdAt).padStart(15, '0')}/${name}`
 }
+/** Key of a store event. */
 export function seqKey(seq: number): string {
   return String(seq).padStart(16, '0')
 }
