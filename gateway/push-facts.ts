@@ -3,7 +3,7 @@ import type { Oid, RefName } from '../domain/names.ts'
 import type { RefUpdate } from '../refs-policy/ref-update.ts'
 import type { HistoryContext } from '../refs-policy/rules.ts'
 import type { Ingested } from './git/ingest.ts'
-import { gitLines } from './git/lines.ts'
+import { gitLines, revisions } from './git/lines.ts'
 import type { Quarantine } from './git/quarantine.ts'
 import type { Repository } from './git/repository.ts'
 import type { Reachable } from './reachable.ts'
@@ -78,7 +78,7 @@ async function walk(reachable: Reachable, input: FactsInput, updates: readonly R
       gitDir: input.repo.dir,
       args: ['rev-list', '--objects', '--no-object-names', '--timestamp', '--boundary', '--stdin'],
       env: quarantine?.env ?? {},
-      input: `${[...asked].join('\n')}\n--not\n${[...view.tips].join('\n')}\n`,
+      input: revisions(asked, view.tips),
       signal: input.signal,
     },
     (line) => {

@@ -1,7 +1,7 @@
 /** Whether objects may be shown to a caller: they are reachable from the tips that it sees. Answers come from git; long ones are remembered. */
 import { createHash } from 'node:crypto'
 import { isOid, type Oid } from '../domain/names.ts'
-import { gitLines } from './git/lines.ts'
+import { gitLines, revisions } from './git/lines.ts'
 import { OidSet } from './git/oid-set.ts'
 import type { Repository } from './git/repository.ts'
 
@@ -44,7 +44,7 @@ async function unreachableCommits(
   if (commits.length === 0) return []
   const reached = new Set<string>(commits)
   const hidden: Oid[] = []
-  const input = `${commits.join('\n')}\n--not\n${[...tips].join('\n')}\n`
+  const input = revisions(commits, tips)
   const { exitCode } = await gitLines({ gitDir: repo.dir, args: ['rev-list', '--stdin'], input, signal }, (line) => {
     if (reached.delete(line)) hidden.push(line as Oid)
     return reached.size > 0
@@ -101,7 +101,7 @@ async function listObjects(
     {
       gitDir: repo.dir,
       args: ['rev-list', '--objects', '--no-object-names', ...args, '--stdin'],
-      input: `${[...tips].join('\n')}\n`,
+      input: revisions(tips, []),
       signal,
     },
     (line) => !isOid(line) || take(line),

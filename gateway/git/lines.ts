@@ -47,3 +47,8 @@ export async function gitLines(
     run.signal?.removeEventListener('abort', onAbort)
   }
 }
+
+/** Input for `rev-list --stdin`: what is reachable from some objects, and not from others. git 2.39 takes no `--not` there. */
+export function revisions(from: Iterable<string>, not: Iterable<string>): string {
+  return [...from, ...[...not].map((oid) => `^${oid}`), ''].join('\n')
+}

@@ -3,9 +3,6 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { HangarError } from '../../domain/errors.ts'
 import type { GitService } from './git-request.ts'
 
-/** What is read of a body that nobody needs; past it the connection is cut. An answer to a client that still sends would be lost by a cut. */
-const MOST_DRAINED_MS = 10 * 60_000
-
 /** Sets status and headers of a git answer. Set one by one: helpers of frameworks add a charset, which JGit refuses. */
 export function startGitAnswer(res: ServerResponse, service: GitService, kind: 'advertisement' | 'result'): void {
   res.statusCode = 200
@@ -45,17 +42,19 @@ export function sendError(res: ServerResponse, error: HangarError): void {
   res.end(body)
 }
 
-/** Reads and forgets what is left of the body: at most so many bytes, else the connection is cut. */
-export function drain(req: IncomingMessage, maxBytes: number): void {
+/** Reads and forgets what is left of the body, within bounds; past them the connection is cut. */
+export function drain(req: IncomingMessage, bounds: { readonly maxBytes: number; readonly maxMs: number }): void {
   if (req.complete || req.destroyed) return
-  let left = maxBytes
-  const timer = setTimeout(() => req.destroy(), MOST_DRAINED_MS)
+  let left = bounds.maxBytes
+  const timer = setTimeout(() => req.destroy(), bounds.maxMs)
   timer.unref()
   req.on('data', (chunk: Buffer) => {
     left -= chunk.length
     if (left < 0) req.destroy()
   })
   req.on('error', () => {})
-  req.once('close', () => clearTimeout(timer))
+  const done = () => clearTimeout(timer)
+  req.once('end', done)
+  req.once('close', done)
   req.resume()
 }

@@ -50,8 +50,11 @@ export interface SmartHttp {
 const ANSWER_IDLE_MS = 5 * 60_000
 /** While a push is looked at the client hears from us, as git's own receive-pack does it. */
 const KEEP_ALIVE_MS = 5_000
-/** Of a body that was refused outright this much is still read, so that the answer reaches a client that writes first. */
-const DRAINED_BYTES = 1_048_576
+/** Of a request that was refused outright this much is still read, so that the answer reaches a client that writes first. */
+const REFUSED_BYTES = 1_048_576
+const REFUSED_MS = 10_000
+/** A push whose refs were refused may send its pack for so long. */
+const DRAINED_MS = 10 * 60_000
 
 /** A request that was found good, with all that serving it needs. */
 interface Exchange {
@@ -119,7 +122,7 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     const maxBytes = limits.maxFetchRequestBytes
     const body = readBody(req, { gzip: request.gzip, maxBytes, idleMs: bodyIdleMs })
     const upload = await readUploadRequest(new PktReader(body, maxBytes), request.protocol)
-    drain(req, DRAINED_BYTES)
+    drain(req, { maxBytes: REFUSED_BYTES, maxMs: REFUSED_MS })
     if (upload.kind === 'nothing') return sendGit(res, 'upload-pack', 'result', Buffer.alloc(0))
     if (upload.kind === 'fetch') return fetch(exchange, upload)
     sendGit(res, 'upload-pack', 'result', await (await views.of(repo, caller)).lsRefs(upload.command))
@@ -167,33 +170,38 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
   }
 
   async function receivePack(exchange: Exchange): Promise<void> {
-    const { req, res, request, repo, caller, signal } = exchange
+    const { req, request } = exchange
     const maxBytes = limits.maxCommandBytes + limits.maxPushBytes
     const body = readBody(req, { gzip: request.gzip, maxBytes, idleMs: bodyIdleMs })
     try {
-      const reader = new PktReader(body, limits.maxCommandBytes)
-      const head = await readPushHead(reader, limits)
-      if (head === null) return sendGit(res, 'receive-pack', 'result', Buffer.alloc(0))
-      const push: Push = { slug: request.slug, repo, caller, head, view: await views.of(repo, caller) }
-      const verdicts = pushes.decide(push)
-      // Nothing to take: the answer goes out before the pack has come in.
-      if (verdicts.every((verdict) => !verdict.allowed))
-        return report(res, push, { unpack: 'ok', results: resultsOf(verdicts) })
-      const release = await slots.take(signal)
-      const stop = keepAlive(res, push)
-      try {
-        report(res, push, await pushes.receive(push, verdicts, reader.rest(), signal))
-      } catch (error) {
-        if (!res.headersSent || signal.aborted) throw error
-        log.error({ repo: push.slug, error: messageOf(error) }, 'a push failed')
-        report(res, push, refuseAll(verdicts, 'failed', 'the server failed; its log says why'))
-      } finally {
-        stop()
-        release()
-      }
+      await takePush(exchange, new PktReader(body, limits.maxCommandBytes))
     } finally {
-      await body.return(undefined)
-      drain(req, limits.maxPushBytes)
+      // Not awaited: it settles only when the chunk that is waited for has come.
+      body.return(undefined).catch(() => {})
+    }
+    // A client that writes before it reads must be able to finish, or a reset would hide its answer.
+    drain(req, { maxBytes: limits.maxPushBytes, maxMs: DRAINED_MS })
+  }
+
+  async function takePush({ res, request, repo, caller, signal }: Exchange, reader: PktReader): Promise<void> {
+    const head = await readPushHead(reader, limits)
+    if (head === null) return sendGit(res, 'receive-pack', 'result', Buffer.alloc(0))
+    const push: Push = { slug: request.slug, repo, caller, head, view: await views.of(repo, caller) }
+    const verdicts = pushes.decide(push)
+    // Nothing to take: the answer goes out before the pack has come in.
+    if (verdicts.every((verdict) => !verdict.allowed))
+      return report(res, push, { unpack: 'ok', results: resultsOf(verdicts) })
+    const release = await slots.take(signal)
+    const stop = keepAlive(res, push)
+    try {
+      report(res, push, await pushes.receive(push, verdicts, reader.rest(), signal))
+    } catch (error) {
+      if (!res.headersSent || signal.aborted) throw error
+      log.error({ repo: push.slug, error: messageOf(error) }, 'a push failed')
+      report(res, push, refuseAll(verdicts, 'failed', 'the server failed; its log says why'))
+    } finally {
+      stop()
+      release()
     }
   }
 
@@ -226,10 +234,8 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     const known = error instanceof HangarError ? error : errors.internal('a fault of the server; its log says which')
     if (known.status >= 500 && known.code !== 'busy')
       log.error({ error: messageOf(error), reason: known.details.reason }, 'a git request failed')
-    // A client that will be refused need not send the rest: the connection ends with the answer.
-    if (!req.complete && !res.headersSent) res.setHeader('Connection', 'close')
     sendError(res, known)
-    drain(req, DRAINED_BYTES)
+    drain(req, { maxBytes: REFUSED_BYTES, maxMs: REFUSED_MS })
   }
 
   return {
