@@ -1,0 +1,203 @@
+import t from 'tap'
+import type { Caller, GrantCaller, TokenCaller } from '../../domain/grant.ts'
+import { type Oid, type RefName, type RepoSlug, type SessionName, ZERO_OID } from '../../domain/names.ts'
+import { decideHistory, decideNames } from '../../refs-policy/decide.ts'
+import type { RefTable } from '../../refs-policy/ref-update.ts'
+import type { HistoryContext } from '../../refs-policy/rules.ts'
+
+const A = 'a'.repeat(40) as Oid
+const B = 'b'.repeat(40) as Oid
+const grant: GrantCaller = {
+  kind: 'grant',
+  id: 'sb',
+  session: 's1' as SessionName,
+  repo: 'acme/app' as RepoSlug,
+  parent: null,
+}
+const token = (...scopes: TokenCaller['scopes']): TokenCaller => ({
+  kind: 'token',
+  id: 't',
+  name: 't',
+  scopes,
+  repos: null,
+})
+const table: RefTable = {
+  head: 'refs/heads/main' as RefName,
+  refs: [
+    'refs/hangar/incoming/mine',
+    'refs/hangar/sessions/s1/log',
+    'refs/heads/hangar/s1',
+    'refs/heads/main',
+    'refs/heads/team/a',
+    'refs/tags/v1',
+  ].map((name) => ({ name: name as RefName, oid: A })),
+}
+
+function decide(caller: Caller, ref: string, old: Oid, next: Oid, mirrored = false): string {
+  const [verdict] = decideNames({ caller, commands: [{ ref, old, new: next }], table, mirrored })
+  return verdict?.allowed ? 'ok' : (verdict?.reason ?? '')
+}
+
+const ONLY_OWN = 'this grant may push only refs/heads/hangar/s1'
+const RECORDS = 'refs/hangar/ and refs/notes/hangar are moved by hangar only'
+const INCOMING = 'refs/hangar/incoming/ takes one plain name, from a token with the scope sessions'
+const SESSION = 'session branches are moved by their sandbox and by hangar only'
+const FOLDER = 'a ref that is a folder of this one, or lies below it, exists; use another name'
+const MOVED = 'the ref moved meanwhile; fetch and push again'
+const BAD = 'not a ref name that is taken here'
+const write = token('repo:write')
+const admin = token('admin')
+
+const CASES: readonly [string, Caller, string, Oid, Oid, string][] = [
+  ['a grant moves its own branch', grant, 'refs/heads/hangar/s1', A, B, 'ok'],
+  ['and creates its checkpoint', grant, 'refs/hangar/sessions/s1/checkpoint', ZERO_OID, B, 'ok'],
+  ['but not main', grant, 'refs/heads/main', A, B, ONLY_OWN],
+  ['nor a tag', grant, 'refs/tags/v2', ZERO_OID, B, ONLY_OWN],
+  ['nor another session', grant, 'refs/heads/hangar/s2', ZERO_OID, B, ONLY_OWN],
+  ['nor a name that begins like its own', grant, 'refs/heads/hangar/s1evil', ZERO_OID, B, ONLY_OWN],
+  ['nor below its own', grant, 'refs/heads/hangar/s1/x', ZERO_OID, B, ONLY_OWN],
+  ['nor its log', grant, 'refs/hangar/sessions/s1/log', A, B, ONLY_OWN],
+  [
+    'nor a session folder that begins like its own',
+    grant,
+    'refs/hangar/sessions/s1evil/checkpoint',
+    ZERO_OID,
+    B,
+    ONLY_OWN,
+  ],
+  ['nor HEAD', grant, 'HEAD', ZERO_OID, B, BAD],
+  ['it deletes nothing', grant, 'refs/heads/hangar/s1', A, ZERO_OID, 'this grant may not delete refs'],
+  ['a person creates a branch', write, 'refs/heads/topic', ZERO_OID, B, 'ok'],
+  ['moves it', write, 'refs/heads/main', A, B, 'ok'],
+  ['deletes it', write, 'refs/heads/team/a', A, ZERO_OID, 'ok'],
+  ['but not the default', write, 'refs/heads/main', A, ZERO_OID, 'the default branch may not be deleted'],
+  ['creates, moves and deletes tags', write, 'refs/tags/v1', A, ZERO_OID, 'ok'],
+  ['and notes', write, 'refs/notes/review', ZERO_OID, B, 'ok'],
+  ['but not hangar notes', write, 'refs/notes/hangar', ZERO_OID, B, RECORDS],
+  ['nor a session branch', write, 'refs/heads/hangar/s1', A, B, SESSION],
+  ['nor the folder of session branches', write, 'refs/heads/hangar', ZERO_OID, B, SESSION],
+  ['hangarx is a plain branch', write, 'refs/heads/hangarx', ZERO_OID, B, 'ok'],
+  ['admin moves no record', admin, 'refs/hangar/sessions/s1/log', A, B, RECORDS],
+  ['admin moves no sealed ref', admin, 'refs/hangar/sessions/s1/sealed', ZERO_OID, B, RECORDS],
+  ['refs/hangar itself is a record', admin, 'refs/hangar', ZERO_OID, B, RECORDS],
+  ['nor a session branch as admin', admin, 'refs/heads/hangar/s9', ZERO_OID, B, SESSION],
+  [
+    'upstream is the mirror',
+    admin,
+    'refs/upstream/heads/x',
+    ZERO_OID,
+    B,
+    'only branches, tags and notes may be pushed',
+  ],
+  ['no other namespace', admin, 'refs/pull/1/head', ZERO_OID, B, 'only branches, tags and notes may be pushed'],
+  ['read is not write', token('read'), 'refs/heads/topic', ZERO_OID, B, 'this token has not the scope repo:write'],
+  ['sessions hands in', token('sessions'), 'refs/hangar/incoming/new', ZERO_OID, B, 'ok'],
+  [
+    'and again, though the old value is not advertised',
+    token('sessions'),
+    'refs/hangar/incoming/mine',
+    ZERO_OID,
+    B,
+    'ok',
+  ],
+  ['under one component', token('sessions'), 'refs/hangar/incoming/a/b', ZERO_OID, B, INCOMING],
+  ['under a name', token('sessions'), 'refs/hangar/incoming', ZERO_OID, B, INCOMING],
+  ['write is not sessions', write, 'refs/hangar/incoming/new', ZERO_OID, B, INCOMING],
+  [
+    'hand-ins are not deleted',
+    token('sessions'),
+    'refs/hangar/incoming/mine',
+    A,
+    ZERO_OID,
+    'refs/hangar/incoming/ is cleared by hangar only',
+  ],
+  [
+    'sessions moves no branch',
+    token('sessions'),
+    'refs/heads/topic',
+    ZERO_OID,
+    B,
+    'this token has not the scope repo:write',
+  ],
+  ['a stale old value', write, 'refs/heads/main', B, A, MOVED],
+  ['a create of what is there', write, 'refs/heads/main', ZERO_OID, B, MOVED],
+  ['a delete of what is gone', write, 'refs/heads/gone', B, ZERO_OID, MOVED],
+  ['zero to zero', write, 'refs/heads/x', ZERO_OID, ZERO_OID, 'neither an old nor a new value was given'],
+  ['a file where a folder is', write, 'refs/heads/team', ZERO_OID, B, FOLDER],
+  ['a folder where a file is', write, 'refs/heads/main/x', ZERO_OID, B, FOLDER],
+  ...[
+    'refs/heads/../x',
+    'refs/heads/a.lock',
+    'refs/heads/a b',
+    'refs/heads/a\nb',
+    'refs/heads/@{',
+    'refs/heads//a',
+    '--x',
+    'refs/heads/-x',
+    `refs/heads/${'x'.repeat(300)}`,
+    'refs/heads/',
+    'refs/heads/a\0',
+  ].map((ref): [string, Caller, string, Oid, Oid, string] => [
+    `bad name ${JSON.stringify(ref)}`,
+    admin,
+    ref,
+    ZERO_OID,
+    B,
+    BAD,
+  ]),
+  ['bytes that are no UTF-8 are a name', write, 'refs/heads/\xff\xfe', ZERO_OID, B, 'ok'],
+]
+
+t.test('names are decided by who asks, place and current value', async (t) => {
+  for (const [name, caller, ref, old, next, expected] of CASES) t.equal(decide(caller, ref, old, next), expected, name)
+})
+
+t.test("a mirrored repo's own refs are not pushed, but work is handed in", async (t) => {
+  t.equal(decide(admin, 'refs/heads/x', ZERO_OID, B, true), 'this repo follows an upstream; push there')
+  t.equal(decide(admin, 'refs/hangar/incoming/x', ZERO_OID, B, true), 'ok')
+  t.equal(decide(grant, 'refs/heads/hangar/s1', A, B, true), 'ok')
+})
+
+t.test('a push that names a ref twice is refused at both', async (t) => {
+  const command = { ref: 'refs/heads/x', old: ZERO_OID, new: B }
+  const verdicts = decideNames({ caller: write, commands: [command, { ...command, new: A }], table })
+  t.strictSame(
+    verdicts.map((verdict) => verdict.allowed),
+    [false, false],
+  )
+})
+
+t.test('a mixed push is decided ref by ref, an atomic one as a whole', async (t) => {
+  const commands = [
+    { ref: 'refs/heads/main', old: A, new: B },
+    { ref: 'refs/heads/hangar/s1', old: A, new: B },
+  ]
+  const allowed = (atomic: boolean) =>
+    decideNames({ caller: grant, commands, table, atomic }).map((verdict) => verdict.allowed)
+  t.strictSame(allowed(false), [false, true])
+  t.strictSame(allowed(true), [false, false])
+})
+
+t.test('history is decided by what was found', async (t) => {
+  const whole: HistoryContext = { type: 'commit', complete: true, shallow: false }
+  const cases: readonly [string, string, HistoryContext, string][] = [
+    ['whole', 'refs/heads/x', whole, 'ok'],
+    ['a tag object on a branch', 'refs/heads/x', { ...whole, type: 'tag' }, 'this ref may name only a commit'],
+    ['a tag object on a tag', 'refs/tags/x', { ...whole, type: 'tag' }, 'ok'],
+    ['a blob on a tag', 'refs/tags/x', { ...whole, type: 'blob' }, 'ok'],
+    ['a blob on a checkpoint', 'refs/hangar/incoming/x', { ...whole, type: 'blob' }, 'this ref may name only a commit'],
+    ['not whole', 'refs/heads/x', { ...whole, complete: false, type: null }, 'missing necessary objects'],
+    [
+      'cut',
+      'refs/heads/x',
+      { type: null, complete: false, shallow: true },
+      'shallow update not allowed: run git fetch --unshallow',
+    ],
+    ['cut, but the rest is known', 'refs/heads/x', { ...whole, shallow: true }, 'ok'],
+  ]
+  for (const [name, ref, fact, expected] of cases) {
+    const update = { ref: ref as RefName, old: ZERO_OID, new: B }
+    const [verdict] = decideHistory({ verdicts: [{ allowed: true, update }], facts: new Map([[ref, fact]]) })
+    t.equal(verdict?.allowed ? 'ok' : verdict?.reason, expected, name)
+  }
+})
