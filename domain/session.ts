@@ -44,6 +44,12 @@ export interface ArtifactEntry {
   readonly sha256: string
 }
 
+/** SHA-256 (hex) of a caller's Idempotency-Key and of the body it came with. */
+export interface IdempotencyMark {
+  readonly key: string
+  readonly body: string
+}
+
 export interface TurnRecord {
   readonly turn: number
   readonly message: string
@@ -79,6 +85,8 @@ export interface TurnRecord {
   /** Set before the stop signal is sent, so that a restart knows why the turn died. */
   readonly stopReason: 'cancelled' | 'timed_out' | 'over_budget' | null
   readonly exitCode: number | null
+  /** The Idempotency-Key of the request that sent the message. */
+  readonly idempotency: IdempotencyMark | null
   readonly createdAt: number
   readonly startedAt: number | null
   readonly endedAt: number | null

@@ -22,6 +22,8 @@ export interface Tokens {
   revoke(id: string): Promise<Token>
   /** null for an unknown, revoked or expired secret. */
   authenticate(secret: string): TokenCaller | null
+  /** Whether the token that authenticated is still neither revoked nor expired. */
+  isLive(caller: TokenCaller): boolean
 }
 
 export interface TokensDeps {
@@ -47,6 +49,8 @@ export async function createTokens(deps: TokensDeps): Promise<Tokens> {
     await index.tokens.put(token.id, token)
   }
   for (const token of await readTokens(server, ledger)) await keep(token)
+  const live = (token: Token | undefined): token is Token =>
+    token !== undefined && token.revokedAt === null && (token.expiresAt === null || token.expiresAt > clock.now())
 
   return {
     async create({ name, scopes, repos, expiresAt }) {
@@ -74,10 +78,10 @@ export async function createTokens(deps: TokensDeps): Promise<Tokens> {
     authenticate(secret) {
       if (!secret.startsWith('hgt_')) return null
       const token = byId.get(byHash.get(hashSecret(secret)) ?? '')
-      if (token === undefined || token.revokedAt !== null) return null
-      if (token.expiresAt !== null && token.expiresAt <= clock.now()) return null
+      if (!live(token)) return null
       return { kind: 'token', id: token.id, name: token.name, scopes: token.scopes, repos: token.repos }
     },
+    isLive: (caller) => live(byId.get(caller.id)),
   }
 }
 

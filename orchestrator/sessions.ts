@@ -5,7 +5,7 @@ import type { Limits } from '../domain/limits.ts'
 import { type Oid, type RefName, type RepoSlug, type SessionName, workBranch, ZERO_OID } from '../domain/names.ts'
 import type { Clock } from '../domain/ports.ts'
 import type { Budget } from '../domain/run-event.ts'
-import type { SessionRecord, TurnRecord } from '../domain/session.ts'
+import type { IdempotencyMark, SessionRecord, TurnRecord } from '../domain/session.ts'
 import { type HandOver, handOverLater, handOverNew } from '../exchange/hand-over.ts'
 import { dropIntake, type Intake, takeIn } from '../exchange/intake.ts'
 import type { ResultChecker } from '../exchange/result-schema.ts'
@@ -25,6 +25,7 @@ export interface Message {
   /** Over the session's and the environment's. */
   readonly budget: Partial<Budget>
   readonly timeoutMs: number | null
+  readonly idempotency: IdempotencyMark | null
 }
 
 export interface NewSession extends Message {
@@ -81,9 +82,13 @@ export function createSessions(deps: SessionsDeps): Sessions {
   return {
     create: async (input) => {
       const repo = await openRepo(input.repo)
+      const existing = await records.find(input.name)
+      if (existing !== null) {
+        if (sameRequest(await records.turn(input.name, 1), input.idempotency)) return existing.session
+        throw nameTaken(input.name)
+      }
       const defaults = deps.environmentDefaults(input.environment)
       await checkMessage(input)
-      if ((await records.find(input.name)) !== null) throw nameTaken(input.name)
       const intake = await takeIn(repo, input.context, limits)
       try {
         if (!(await deps.claims.claim(input.name, input.repo))) throw nameTaken(input.name)
@@ -103,6 +108,8 @@ export function createSessions(deps: SessionsDeps): Sessions {
 
     send: async (name, input) => {
       const { session } = await records.get(name)
+      const earlier = (await records.turns(name)).find((turn) => sameRequest(turn, input.idempotency))
+      if (earlier !== undefined) return earlier
       const text = answerOf(session, input)
       const message = { ...input, message: text }
       await checkMessage(message)
@@ -149,6 +156,13 @@ export function createSessions(deps: SessionsDeps): Sessions {
       return queued
     },
   }
+}
+
+/** Whether the turn was made by a request with this key. Throws `idempotency_mismatch` when that had another body. */
+function sameRequest(turn: TurnRecord, mark: IdempotencyMark | null): boolean {
+  if (mark === null || turn.idempotency?.key !== mark.key) return false
+  if (turn.idempotency.body === mark.body) return true
+  throw errors.idempotencyMismatch('this Idempotency-Key was used with another body; use a new key for a new request')
 }
 
 function nameTaken(name: SessionName) {
@@ -228,6 +242,7 @@ function newTurn(
     budget: overlay(defaults.budget, input.budget),
     stopReason: null,
     exitCode: null,
+    idempotency: input.idempotency,
     createdAt: now,
     startedAt: null,
     endedAt: null,

@@ -107,11 +107,8 @@ export async function checkpointSandbox(
 ): Promise<HelperReport> {
   const { provider } = at.environment
   const env = turnEnvironment(at, session, turn, provider.paths(ref), services)
-  const run = await provider.exec(ref, ['hangar-agent', 'checkpoint'], {
-    env,
-    timeoutMs: CHECKPOINT_TIMEOUT_MS,
-    maxOutputBytes: 1_048_576,
-  })
+  const options = { env, timeoutMs: CHECKPOINT_TIMEOUT_MS, maxOutputBytes: 1_048_576 }
+  const run = await services.exclusive(at.name, () => provider.exec(ref, ['hangar-agent', 'checkpoint'], options))
   if (run.exitCode !== 0) throw errors.sandboxFailed(lastWords(run.err))
   return reportLines(run.out)
 }

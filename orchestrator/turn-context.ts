@@ -40,9 +40,26 @@ export interface TurnServices {
   readonly limits: Limits
   readonly clock: Clock
   readonly log: Log
+  readonly exclusive: Exclusive
   newSandboxId(session: SessionName): string
   /** The base URL at which sandboxes reach the gateway. */
   gatewayUrl(): string
+}
+
+/** Work on a session's sandbox that must not overlap: one at a time per session, in order. */
+export type Exclusive = <T>(name: SessionName, work: () => Promise<T>) => Promise<T>
+
+export function createExclusive(): Exclusive {
+  const last = new Map<SessionName, Promise<unknown>>()
+  return async (name, work) => {
+    const mine = (last.get(name) ?? Promise.resolve()).catch(() => {}).then(work)
+    last.set(name, mine)
+    try {
+      return await mine
+    } finally {
+      if (last.get(name) === mine) last.delete(name)
+    }
+  }
 }
 
 /** One turn being worked on. */

@@ -2,8 +2,8 @@
 import { HangarError, messageOf } from '../domain/errors.ts'
 import type { SessionName } from '../domain/names.ts'
 import type { TurnRecord } from '../domain/session.ts'
-import { collectTurn, failTurn } from './turn-collect.ts'
-import type { TurnAt, TurnServices } from './turn-context.ts'
+import { checkpointSandbox, collectTurn, failTurn } from './turn-collect.ts'
+import { sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 import { followTurn } from './turn-follow.ts'
 import { prepareTurn } from './turn-prepare.ts'
 
@@ -12,6 +12,8 @@ export interface TurnRunner {
   kick(name: SessionName): void
   /** Ends the running step of the session's turn early; its record already says why. */
   interrupt(name: SessionName): void
+  /** Has the sandbox of a running turn push a checkpoint of its present state; does nothing when no agent runs. */
+  refresh(name: SessionName): Promise<void>
   /** Resolves when nothing of the session is worked on. */
   settled(name: SessionName): Promise<void>
   /** Lets go of all turns; agents run on, and are found again at the next start. */
@@ -138,6 +140,15 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
   return {
     kick,
     interrupt: (name) => working.get(name)?.stop.abort('stopped'),
+    refresh: async (name) => {
+      const { session } = await services.records.get(name)
+      const turn = (await services.records.turns(name)).find((turn) => turn.state === 'running')
+      const ref = sandboxRef(session)
+      if (turn === undefined || ref === null) return
+      const at = await turnAt(name, turn.turn, new AbortController().signal)
+      if ((await at.environment.provider.inspect(ref)).state === 'up')
+        await checkpointSandbox(at, ref, session, turn, services)
+    },
     settled: async (name) => {
       await working.get(name)?.done
     },

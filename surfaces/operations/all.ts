@@ -1,0 +1,13 @@
+/** The table of all operations. */
+import type { Operation } from './operation.ts'
+import { REPO_OPERATIONS } from './repos.ts'
+import { SESSION_OUT_OPERATIONS } from './session-out.ts'
+import { SESSION_OPERATIONS } from './sessions.ts'
+import { TOKEN_OPERATIONS } from './tokens.ts'
+
+export const OPERATIONS: readonly Operation[] = [
+  ...SESSION_OPERATIONS,
+  ...SESSION_OUT_OPERATIONS,
+  ...REPO_OPERATIONS,
+  ...TOKEN_OPERATIONS,
+]

@@ -1,0 +1,108 @@
+/** The operations on repos: add, list, show, remove. */
+import { Type } from '@sinclair/typebox'
+import { errors } from '../../domain/errors.ts'
+import { coversRepo } from '../../domain/grant.ts'
+import { parseRepoSlug, type RepoSlug } from '../../domain/names.ts'
+import type { Repository } from '../../gateway/git/repository.ts'
+import { listOf, RepoShape } from '../shapes.ts'
+import { type Call, json, type Operation, operation } from './operation.ts'
+
+const strict = { additionalProperties: false } as const
+const byName = { owner: Type.String(), name: Type.String() }
+
+const addRepo = operation({
+  name: 'add_repo',
+  summary: 'Adds a repo that this server hosts; people then push to it with a token.',
+  scope: 'admin',
+  method: 'post',
+  path: '/api/repos',
+  input: Type.Object({ slug: Type.String({ description: 'owner/name' }) }, strict),
+  output: RepoShape,
+  status: 201,
+  handle: async (call, input) => {
+    const slug = parseRepoSlug(input.slug)
+    if ((await call.services.repositories.open(slug)) !== null && call.idempotency === null)
+      throw errors.nameTaken(
+        `there is a repo ${slug} already; git push to it at ${call.services.publicUrl()}/git/${slug}.git`,
+      )
+    const repo = await call.services.repositories.create(slug)
+    return json(201, await view(call, slug, repo), `/api/repos/${slug}`)
+  },
+})
+
+const listRepos = operation({
+  name: 'list_repos',
+  summary: 'Lists the repos that the token covers.',
+  scope: 'read',
+  method: 'get',
+  path: '/api/repos',
+  input: Type.Object({}, strict),
+  output: listOf(RepoShape),
+  status: 200,
+  handle: async (call) => {
+    const slugs = (await call.services.repositories.list()).filter((slug) => coversRepo(call.caller, slug)).sort()
+    const items = []
+    for (const slug of slugs) {
+      const repo = await call.services.repositories.open(slug)
+      if (repo !== null) items.push(await view(call, slug, repo))
+    }
+    return json(200, { items, next_cursor: null })
+  },
+})
+
+const getRepo = operation({
+  name: 'get_repo',
+  summary: 'Shows a repo.',
+  scope: 'read',
+  method: 'get',
+  path: '/api/repos/{owner}/{name}',
+  input: Type.Object(byName, strict),
+  output: RepoShape,
+  status: 200,
+  handle: async (call, { owner, name }) => {
+    const { slug, repo } = await known(call, owner, name)
+    return json(200, await view(call, slug, repo))
+  },
+})
+
+const removeRepo = operation({
+  name: 'remove_repo',
+  summary: 'Removes a repo with all that is in it. Refused while it has sessions.',
+  scope: 'admin',
+  method: 'delete',
+  path: '/api/repos/{owner}/{name}',
+  input: Type.Object(byName, strict),
+  output: RepoShape,
+  status: 200,
+  handle: async (call, { owner, name }) => {
+    const { slug, repo } = await known(call, owner, name)
+    const sessions = (await call.services.index.sessions.range()).filter(([, entry]) => entry.repo === slug)
+    if (sessions.length > 0)
+      throw errors.conflict(
+        `${slug} has ${sessions.length} session(s), ${sessions[0]?.[0] ?? ''} among them; remove each first: hangar session close NAME --delete`,
+      )
+    const shown = await view(call, slug, repo)
+    await call.services.repositories.remove(slug)
+    return json(200, shown)
+  },
+})
+
+export const REPO_OPERATIONS: readonly Operation[] = [addRepo, listRepos, getRepo, removeRepo]
+
+async function known(call: Call, owner: string, name: string): Promise<{ slug: RepoSlug; repo: Repository }> {
+  const slug = parseRepoSlug(`${owner}/${name}`)
+  const repo = coversRepo(call.caller, slug) ? await call.services.repositories.open(slug) : null
+  if (repo === null)
+    throw errors.notFound(`there is no repo ${slug} on this server; hangar repo list shows those there are`)
+  return { slug: repo.slug ?? slug, repo }
+}
+
+async function view(call: Call, slug: RepoSlug, repo: Repository) {
+  const { head } = await repo.refs.snapshot()
+  return {
+    slug,
+    upstream: null,
+    default_branch: head.replace(/^refs\/heads\//, ''),
+    url: `${call.services.publicUrl()}/git/${slug}.git`,
+  }
+}

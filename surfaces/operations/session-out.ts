@@ -1,0 +1,140 @@
+/** The operations that give a session's work back: events, patch, pull, artifacts. */
+import { Type } from '@sinclair/typebox'
+import { parseOid, parseSessionName } from '../../domain/names.ts'
+import { ArtifactShape, EventShape, listOf, SessionRef } from '../shapes.ts'
+import { artifactView, eventView } from '../views.ts'
+import { json, type Operation, operation, sessionFor } from './operation.ts'
+
+const strict = { additionalProperties: false } as const
+
+const getEvents = operation({
+  name: 'get_events',
+  summary: "Reads a session's run events; with Accept: text/event-stream they come live, resumable by Last-Event-ID.",
+  scope: 'read',
+  method: 'get',
+  path: '/api/sessions/{ref}/events',
+  input: Type.Object(
+    {
+      ref: SessionRef,
+      since: Type.Optional(Type.Integer({ minimum: 0, default: 0, description: 'Only events after this seq.' })),
+      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000, default: 200 })),
+    },
+    strict,
+  ),
+  output: listOf(EventShape),
+  status: 200,
+  handle: async (call, input) => {
+    const name = parseSessionName(input.ref)
+    await sessionFor(call, name)
+    const limit = input.limit ?? 200
+    const events = await call.services.events.read(name, input.since ?? 0, limit)
+    const last = events.at(-1)
+    return json(200, {
+      items: events.map(eventView),
+      next_cursor: events.length === limit && last !== undefined ? String(last.seq) : null,
+    })
+  },
+})
+
+const getPatch = operation({
+  name: 'get_session_patch',
+  summary: "The session's whole change as one patch, untracked files included; git apply takes it as it is.",
+  scope: 'read',
+  method: 'get',
+  path: '/api/sessions/{ref}/patch',
+  input: Type.Object(
+    {
+      ref: SessionRef,
+      turn: Type.Optional(Type.Integer({ minimum: 1, description: "Up to this turn's end; default: as it is now." })),
+      from: Type.Optional(
+        Type.Union([Type.Literal('base'), Type.Literal('handover')], {
+          description: 'From the base (default), or from what was handed over.',
+        }),
+      ),
+    },
+    strict,
+  ),
+  output: null,
+  contentType: 'text/x-diff',
+  status: 200,
+  handle: async (call, input) => {
+    const name = parseSessionName(input.ref)
+    await sessionFor(call, name)
+    const content = await call.services.out.patch(name, { turn: input.turn ?? null, from: input.from ?? 'base' })
+    return { kind: 'bytes', contentType: 'text/x-diff', content, download: null }
+  },
+})
+
+const pull = operation({
+  name: 'pull_session',
+  summary:
+    'A git bundle of the session branch and its checkpoint, without what the caller has; 204 when nothing is new.',
+  scope: 'read',
+  method: 'get',
+  path: '/api/sessions/{ref}/pull',
+  input: Type.Object(
+    {
+      ref: SessionRef,
+      have: Type.Optional(
+        Type.Union([Type.Array(Type.String(), { maxItems: 256 }), Type.String()], {
+          description: 'Commit ids that the caller has, to 256.',
+        }),
+      ),
+    },
+    strict,
+  ),
+  output: null,
+  contentType: 'application/x-git-bundle',
+  status: 200,
+  handle: async (call, input) => {
+    const name = parseSessionName(input.ref)
+    await sessionFor(call, name)
+    const have = input.have === undefined ? [] : Array.isArray(input.have) ? input.have : [input.have]
+    const bundle = await call.services.out.pull(name, have.map(parseOid))
+    return bundle === null
+      ? { kind: 'empty' }
+      : { kind: 'stream', contentType: 'application/x-git-bundle', content: bundle }
+  },
+})
+
+const listArtifacts = operation({
+  name: 'list_artifacts',
+  summary: 'Lists the files that the agent handed back, turn by turn.',
+  scope: 'read',
+  method: 'get',
+  path: '/api/sessions/{ref}/artifacts',
+  input: Type.Object({ ref: SessionRef }, strict),
+  output: listOf(ArtifactShape),
+  status: 200,
+  handle: async (call, { ref }) => {
+    const name = parseSessionName(ref)
+    await sessionFor(call, name)
+    const items = await call.services.out.artifacts(name)
+    return json(200, { items: items.map((artifact) => artifactView(name, artifact)), next_cursor: null })
+  },
+})
+
+const getArtifact = operation({
+  name: 'get_artifact',
+  summary: 'Downloads one artifact.',
+  scope: 'read',
+  method: 'get',
+  path: '/api/sessions/{ref}/artifacts/{turn}/{path}',
+  input: Type.Object({ ref: SessionRef, turn: Type.Integer({ minimum: 1 }), path: Type.String() }, strict),
+  output: null,
+  contentType: 'application/octet-stream',
+  status: 200,
+  handle: async (call, input) => {
+    const name = parseSessionName(input.ref)
+    await sessionFor(call, name)
+    const { entry, content } = await call.services.out.artifact(name, input.turn, input.path)
+    return {
+      kind: 'bytes',
+      contentType: entry.contentType,
+      content,
+      download: entry.path.split('/').at(-1) ?? 'artifact',
+    }
+  },
+})
+
+export const SESSION_OUT_OPERATIONS: readonly Operation[] = [getEvents, getPatch, pull, listArtifacts, getArtifact]

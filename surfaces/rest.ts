@@ -1,0 +1,208 @@
+/** The operations mounted on REST: authenticated, checked against their schemas, answered. */
+import { createHash } from 'node:crypto'
+import { pipeline } from 'node:stream/promises'
+import { Type } from '@sinclair/typebox'
+import express, { type NextFunction, type Request, type Response, type Router } from 'express'
+import { errors, HangarError, messageOf } from '../domain/errors.ts'
+import { hasScope, type Scope, type TokenCaller } from '../domain/grant.ts'
+import type { Limits } from '../domain/limits.ts'
+import { parseSessionName } from '../domain/names.ts'
+import type { Log } from '../domain/ports.ts'
+import { parseQuery, parseShape } from '../domain/schema.ts'
+import type { IdempotencyMark } from '../domain/session.ts'
+import { type Call, type Operation, type Reply, type Services, sessionFor } from './operations/operation.ts'
+import { sendProblem } from './problem.ts'
+import { streamEvents } from './sse.ts'
+
+export interface RestDeps {
+  readonly operations: readonly Operation[]
+  readonly services: Services
+  authenticate(secret: string): TokenCaller | null
+  readonly limits: Limits
+  readonly log: Log
+  /** Aborts when the server closes: waiting and streaming requests end. */
+  readonly closing: AbortSignal
+}
+
+/** A router for `/api`. */
+export function createRest(deps: RestDeps): Router {
+  const router = express.Router()
+  const body = express.json({ limit: deps.limits.maxJsonBytes, strict: true })
+  const running = new Map<string, Promise<unknown>>()
+  for (const operation of deps.operations) {
+    const path = operation.path.replace(/\{path\}$/, '*path').replace(/\{(\w+)\}/g, ':$1')
+    const handler = async (req: Request, res: Response) => {
+      const caller = authorise(req, operation.scope, deps)
+      if (operation.method === 'post') await readBody(body, req, res)
+      const call: Call = {
+        caller,
+        services: deps.services,
+        signal: goneSignal(res, deps.closing),
+        idempotency: markOf(req, caller, operation),
+      }
+      if (operation.name === 'get_events' && (req.headers.accept ?? '').includes('text/event-stream'))
+        return events(req, res, call)
+      const input = inputOf(operation, req)
+      const { idempotency } = call
+      const reply =
+        idempotency === null
+          ? await operation.handle(call, input)
+          : await inTurn(running, idempotency.key, () => operation.handle(call, input))
+      await send(res, reply)
+    }
+    router[operation.method](path, (req, res) => {
+      handler(req, res).catch((error: unknown) => fail(req, res, error, deps.log))
+    })
+  }
+  router.use((req: Request, res: Response) => {
+    try {
+      authorise(req, 'read', deps)
+      throw errors.notFound(
+        `there is no ${req.method} ${req.originalUrl.split('?')[0]}; /openapi.json lists what there is`,
+      )
+    } catch (error) {
+      sendProblem(res, error)
+    }
+  })
+  return router
+}
+
+function authorise(req: Request, scope: Scope, deps: RestDeps): TokenCaller {
+  const [scheme = '', secret = ''] = (req.headers.authorization ?? '').split(' ')
+  const caller = scheme.toLowerCase() === 'bearer' ? deps.authenticate(secret.trim()) : null
+  if (caller === null)
+    throw errors.unauthenticated(
+      'give a valid token as Authorization: Bearer hgt_… (hangar token create makes one; HANGAR_TOKEN gives it to the CLI)',
+    )
+  if (!hasScope(caller, scope))
+    throw errors.forbidden(`token ${caller.name} has the scopes ${caller.scopes.join(', ')}; this needs ${scope}`)
+  return caller
+}
+
+/** The body as JSON; the error is ours, not the parser's. */
+function readBody(parse: ReturnType<typeof express.json>, req: Request, res: Response): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const done: NextFunction = (error?: unknown) => {
+      if (error === undefined) resolve()
+      else reject(bodyError(error))
+    }
+    if (req.headers['content-length'] !== '0' && req.headers['content-type'] !== undefined && req.is('json') === false)
+      reject(errors.unsupportedMedia('send the body as Content-Type: application/json'))
+    else parse(req, res, done)
+  })
+}
+
+function bodyError(error: unknown): HangarError {
+  const { type, status } = error as { type?: string; status?: number }
+  if (type === 'entity.too.large')
+    return errors.tooLarge('the body is larger than the server takes; push big work instead: --from-local')
+  if (type === 'encoding.unsupported' || type === 'charset.unsupported')
+    return errors.unsupportedMedia(messageOf(error))
+  if (status !== undefined && status < 500) return errors.invalidRequest(`the body is not JSON: ${messageOf(error)}`)
+  return errors.internal('the body could not be read', {}, error)
+}
+
+/** Path parameters and the query (or the body) as the operation's one input. */
+function inputOf(operation: Operation, req: Request): Record<string, unknown> {
+  const params: Record<string, unknown> = {}
+  for (const [key, value] of Object.entries(req.params)) params[key] = Array.isArray(value) ? value.join('/') : value
+  if (operation.method === 'post') {
+    const body: unknown = req.body ?? {}
+    if (typeof body !== 'object' || body === null || Array.isArray(body))
+      throw errors.invalidRequest('the body must be a JSON object')
+    return parseShape(operation.input, { ...body, ...params }, 'the request') as Record<string, unknown>
+  }
+  return parseQuery(operation.input, { ...req.query, ...params }, 'the request') as Record<string, unknown>
+}
+
+function markOf(req: Request, caller: TokenCaller, operation: Operation): IdempotencyMark | null {
+  const key = req.headers['idempotency-key']
+  if (operation.method !== 'post' || typeof key !== 'string' || key === '') return null
+  if (key.length > 255) throw errors.invalidRequest('Idempotency-Key: at most 255 characters')
+  const hash = (text: string) => createHash('sha256').update(text).digest('hex')
+  return {
+    key: hash(`${caller.id}\0${operation.name}\0${req.path}\0${key}`),
+    body: hash(JSON.stringify(req.body ?? null)),
+  }
+}
+
+/** One request of a key at a time: the second finds what the first recorded. */
+async function inTurn<T>(running: Map<string, Promise<unknown>>, key: string, work: () => Promise<T>): Promise<T> {
+  const before = running.get(key) ?? Promise.resolve()
+  const mine = before.catch(() => {}).then(work)
+  running.set(key, mine)
+  try {
+    return await mine
+  } finally {
+    if (running.get(key) === mine) running.delete(key)
+  }
+}
+
+function goneSignal(res: Response, closing: AbortSignal): AbortSignal {
+  const gone = new AbortController()
+  res.once('close', () => gone.abort())
+  return AbortSignal.any([gone.signal, closing])
+}
+
+const SinceShape = Type.Object({ since: Type.Optional(Type.Integer({ minimum: 0 })) })
+
+async function events(req: Request, res: Response, call: Call): Promise<void> {
+  const name = parseSessionName(String(req.params['ref']))
+  await sessionFor(call, name)
+  const { since } = parseQuery(SinceShape, { since: req.headers['last-event-id'] ?? req.query['since'] }, 'the request')
+  await streamEvents(res, call.services.events.follow(name, since ?? 0, call.signal), call.signal)
+}
+
+async function send(res: Response, reply: Reply): Promise<void> {
+  res.setHeader('Cache-Control', 'no-store')
+  res.setHeader('X-Content-Type-Options', 'nosniff')
+  switch (reply.kind) {
+    case 'json':
+      if (reply.location !== undefined) res.setHeader('Location', reply.location)
+      res.status(reply.status).json(reply.body)
+      return
+    case 'bytes':
+      res.setHeader('Content-Type', reply.contentType)
+      res.setHeader('Content-Length', reply.content.length)
+      if (reply.download !== null) {
+        res.setHeader('Content-Disposition', attachment(reply.download))
+        res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox")
+      }
+      res.status(200).end(reply.content)
+      return
+    case 'stream':
+      res.setHeader('Content-Type', reply.contentType)
+      res.status(200)
+      await pipeline(reply.content, res)
+      return
+    case 'empty':
+      res.status(204).end()
+      return
+    default:
+      reply satisfies never
+  }
+}
+
+/** RFC 6266: an ASCII name for old clients, the real one in UTF-8. */
+function attachment(name: string): string {
+  const ascii = name.replace(/[^A-Za-z0-9._-]/g, '_')
+  const encoded = encodeURIComponent(name).replace(
+    /['()*]/g,
+    (character) => `%${character.charCodeAt(0).toString(16).toUpperCase()}`,
+  )
+  return `attachment; filename="${ascii}"; filename*=UTF-8''${encoded}`
+}
+
+function fail(req: Request, res: Response, error: unknown, log: Log): void {
+  if (!(error instanceof HangarError) || error.status >= 500)
+    log.error(
+      {
+        method: req.method,
+        path: req.path,
+        error: messageOf(error),
+        stack: error instanceof Error ? error.stack : undefined,
+      },
+      'a request failed',
+    )
+  sendProblem(res, error)
+}

@@ -1,0 +1,265 @@
+/** The composition root: opens the store, wires the floors together, listens, and closes it all in order. */
+import { randomBytes } from 'node:crypto'
+import { mkdir, readFile } from 'node:fs/promises'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import express from 'express'
+import type { Config } from '../domain/config.ts'
+import { errors, messageOf } from '../domain/errors.ts'
+import type { Caller, TokenCaller } from '../domain/grant.ts'
+import type { Clock, Log, Random } from '../domain/ports.ts'
+import { createRedactor } from '../domain/redact.ts'
+import { createArtifactStore } from '../exchange/artifacts.ts'
+import { createResultChecker } from '../exchange/result-schema.ts'
+import { createRepositories } from '../gateway/git/repositories.ts'
+import { createGrants } from '../gateway/grants.ts'
+import { createSmartHttp } from '../gateway/http/smart-http.ts'
+import { createLedger } from '../gateway/ledger.ts'
+import { createEventLog, reconcilePushes } from '../gateway/state/event-log.ts'
+import { openIndex } from '../gateway/state/index.ts'
+import { reindex } from '../gateway/state/reindex.ts'
+import { createSealer } from '../gateway/state/seal.ts'
+import { createSigner } from '../gateway/state/sign.ts'
+import { createTokens } from '../gateway/tokens.ts'
+import { showable } from '../orchestrator/event-text.ts'
+import { createNameClaims } from '../orchestrator/name-claims.ts'
+import { createLocalProvider } from '../orchestrator/providers/local.ts'
+import { recover } from '../orchestrator/recovery.ts'
+import { createSessionControl } from '../orchestrator/session-control.ts'
+import { createSessionEvents } from '../orchestrator/session-events.ts'
+import { createSessionOut } from '../orchestrator/session-out.ts'
+import { createSessionRecords } from '../orchestrator/session-records.ts'
+import { createSessions } from '../orchestrator/sessions.ts'
+import { createExclusive, type TurnServices } from '../orchestrator/turn-context.ts'
+import { createTurnRunner } from '../orchestrator/turn-runner.ts'
+import { createEnvironments } from './environments.ts'
+import { welcomeCli } from './first-start.ts'
+import { openApiDocument } from './openapi.ts'
+import { OPERATIONS } from './operations/all.ts'
+import type { Services } from './operations/operation.ts'
+import { sendProblem } from './problem.ts'
+import { createRest } from './rest.ts'
+
+export interface ServerOptions {
+  readonly config: Config
+  readonly log: Log
+  /** Rebuild the index from git, whatever it holds. */
+  readonly reindex?: boolean
+  /** Where the CLI's file is written; null: nowhere. */
+  readonly cliFile: string | null
+  readonly clock?: Clock
+}
+
+export interface HangarServer {
+  /** `http://address:port`, without a trailing slash. */
+  readonly url: string
+  /** Whether this was the store's first start, which made the admin token. */
+  readonly firstStart: boolean
+  /** One line about the isolation of sandboxes. */
+  readonly isolation: { readonly level: 'ok' | 'warning'; readonly text: string }
+  /** Stops listening, lets go of running turns (agents run on), closes the store. */
+  close(): Promise<void>
+}
+
+const HELPER = fileURLToPath(new URL('../../agent-helper/hangar-agent', import.meta.url))
+const PACKAGE = fileURLToPath(new URL('../../package.json', import.meta.url))
+/** After this a connection that still sends or reads is cut at closing. */
+const CLOSE_MS = 5_000
+
+/** Starts a server on the configured data directory. Throws `store_unusable` or `config_invalid` with what to do. */
+export async function startServer({ config, log, cliFile, ...options }: ServerOptions): Promise<HangarServer> {
+  const clock: Clock = options.clock ?? { now: Date.now }
+  const random: Random = { bytes: (count) => randomBytes(count) }
+  const undo: (() => Promise<void>)[] = []
+  const keep = <T>(value: T, close: (value: T) => Promise<void>): T => {
+    undo.push(() => close(value))
+    return value
+  }
+  try {
+    await mkdir(join(config.dataDir, 'keys'), { recursive: true, mode: 0o700 })
+    const signer = await createSigner({ keyFile: join(config.dataDir, 'keys', 'signing.asc'), clock })
+    const sealer = await createSealer({ keyFile: join(config.dataDir, 'keys', 'sealing.asc'), clock })
+    const repositories = keep(await createRepositories({ dataDir: config.dataDir, signer, log, clock }), (value) =>
+      value.close(),
+    )
+    const index = keep(await openIndex({ dir: join(config.dataDir, 'index'), log }), (value) => value.close())
+    const ledger = createLedger({ clock })
+    const eventLog = keep(await createEventLog({ index, clock }), (value) => value.close())
+    await reindex({ repositories, index, ledger }, { full: options.reindex === true || index.fresh })
+    await reconcilePushes({ repositories, index, events: eventLog })
+    const tokens = await createTokens({ server: repositories.server, ledger, index, clock, random })
+    const grants = createGrants({ clock, random })
+
+    const authenticate = (secret: string): Caller | null => tokens.authenticate(secret) ?? grants.authenticate(secret)
+    const isLive = (caller: Caller): boolean =>
+      caller.kind === 'grant' ? grants.isLive(caller) : tokens.isLive(caller)
+    const smartHttp = keep(
+      createSmartHttp({ repositories, authenticate, isLive, events: eventLog, limits: config.limits, log, clock }),
+      (value) => value.close(),
+    )
+
+    const listener = createServer({ requestTimeout: 0, headersTimeout: 15_000, keepAliveTimeout: 10_000 })
+    const closing = new AbortController()
+    await listen(listener, config)
+    undo.push(() => closeListener(listener, closing))
+    const address = listener.address() as AddressInfo
+    const host = ['0.0.0.0', '::'].includes(config.host) ? '127.0.0.1' : config.host
+    const url = `http://${host.includes(':') ? `[${host}]` : host}:${address.port}`
+
+    const local = createLocalProvider({
+      sandboxesDir: join(config.dataDir, 'sandboxes'),
+      helperFile: HELPER,
+      clock,
+      log,
+    })
+    const environments = createEnvironments({ config, local })
+    const redactor = createRedactor([])
+    const records = createSessionRecords({ repositories, ledger, index, clock })
+    const events = createSessionEvents({ index, clock })
+    const artifacts = createArtifactStore({ ledger, sealer })
+    const results = keep(createResultChecker(), (value) => value.close())
+    const turnServices: TurnServices = {
+      records,
+      events,
+      index,
+      grants,
+      artifacts,
+      results,
+      environment: environments.forTurns,
+      redactor,
+      redactEvent: (body) => showable(body, redactor, config.limits.maxEventTextBytes),
+      limits: config.limits,
+      clock,
+      log,
+      exclusive: createExclusive(),
+      newSandboxId: (session) => `${session.slice(0, 40)}-${randomBytes(5).toString('hex')}`,
+      gatewayUrl: () => url,
+    }
+    const runner = keep(createTurnRunner({ ...turnServices, maxRunning: config.maxRunning }), (value) => value.close())
+    const claims = createNameClaims({ server: repositories.server, ledger })
+    const control = createSessionControl({
+      repositories,
+      records,
+      claims,
+      runner,
+      grants,
+      provider: () => local,
+      clock,
+    })
+    const sessions = createSessions({
+      repositories,
+      records,
+      claims,
+      runner,
+      results,
+      environmentDefaults: environments.defaults,
+      limits: config.limits,
+      clock,
+    })
+    const out = createSessionOut({ records, artifacts, refresh: runner.refresh, limits: config.limits })
+    const services: Services = {
+      config,
+      repositories,
+      index,
+      tokens,
+      records,
+      sessions,
+      control,
+      out,
+      events,
+      clock,
+      publicUrl: () => config.publicUrl ?? url,
+    }
+
+    await recover({ repositories, index, claims, grants, control, runner, providers: [local], log })
+    const welcome = cliFile === null ? { made: false } : await welcomeCli(cliFile, config.publicUrl ?? url, tokens)
+
+    const app = express()
+    app.disable('x-powered-by')
+    app.disable('etag')
+    app.set('query parser', 'simple')
+    app.get('/healthz', (_req, res) => void res.json({ ok: true }))
+    app.get('/readyz', (_req, res) => void res.json({ ok: true }))
+    app.get(
+      '/.well-known/hangar-key.asc',
+      (_req, res) => void res.type('application/pgp-keys').send(signer.publicKeyArmored),
+    )
+    const document = openApiDocument(OPERATIONS, { version: await version(), url: config.publicUrl ?? url })
+    app.get('/openapi.json', (_req, res) => void res.json(document))
+    app.use(
+      createRest({
+        operations: OPERATIONS,
+        services,
+        authenticate: (secret): TokenCaller | null => tokens.authenticate(secret),
+        limits: config.limits,
+        log,
+        closing: closing.signal,
+      }),
+    )
+    app.use((error: unknown, _req: express.Request, res: express.Response, _next: express.NextFunction) =>
+      sendProblem(res, asRefusal(error)),
+    )
+
+    listener.on('checkContinue', (req, res) => {
+      if (isGit(req.url)) smartHttp.checkContinue(req, res)
+      else {
+        res.writeContinue()
+        app(req, res)
+      }
+    })
+    listener.on('request', (req, res) => {
+      if (isGit(req.url)) smartHttp.handle(req, res)
+      else app(req, res)
+    })
+    return { url, firstStart: welcome.made, isolation: await local.describe(), close: () => closeAll(undo, log) }
+  } catch (error) {
+    await closeAll(undo, log)
+    throw error
+  }
+}
+
+/** The git gateway sees the raw request: no middleware before it. */
+function isGit(url: string | undefined): boolean {
+  return url?.startsWith('/git/') === true
+}
+
+function asRefusal(error: unknown): unknown {
+  return error instanceof URIError ? errors.invalidRequest('the path is not percent-encoded UTF-8') : error
+}
+
+async function listen(listener: Server, config: Config): Promise<void> {
+  await new Promise<void>((resolve, reject) => {
+    listener.once('error', (cause) => {
+      reject(
+        errors.configInvalid(
+          `listen=${config.host}:${config.port} cannot be used: ${messageOf(cause)}; set HANGAR_LISTEN to another address or port`,
+          {},
+          cause,
+        ),
+      )
+    })
+    listener.listen(config.port, config.host, resolve)
+  })
+}
+
+async function closeListener(listener: Server, closing: AbortController): Promise<void> {
+  closing.abort()
+  const timer = setTimeout(() => listener.closeAllConnections(), CLOSE_MS)
+  await new Promise<void>((resolve) => {
+    listener.close(() => resolve())
+    listener.closeIdleConnections()
+  })
+  clearTimeout(timer)
+}
+
+/** In reverse order of opening; one that fails does not keep the others open. */
+async function closeAll(undo: (() => Promise<void>)[], log: Log): Promise<void> {
+  for (const close of undo.splice(0).reverse())
+    await close().catch((error: unknown) => log.error({ error: messageOf(error) }, 'something did not close'))
+}
+
+async function version(): Promise<string> {
+  return (JSON.parse(await readFile(PACKAGE, 'utf8')) as { version: string }).version
+}
