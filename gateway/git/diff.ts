@@ -139,8 +139,8 @@ function diffCommand(repo: Pick<Repository, 'dir'>, args: readonly string[], fro
     gitDir: repo.dir,
     args: ['diff-tree', ...FLAGS, ...args, '--end-of-options', from, to],
     config: NEUTRAL,
-    // `info/attributes` is not made by us; a tree's own .gitattributes is read from a work tree or index only, and there is neither.
-    env: { GIT_INDEX_FILE: '/dev/null' },
+    // A bare repository has no .gitattributes in 2.39; newer versions of git would read HEAD's unless told of another tree.
+    env: { GIT_ATTR_SOURCE: EMPTY_TREE },
   }
 }
 

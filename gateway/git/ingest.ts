@@ -80,7 +80,7 @@ export async function ingestPack(
 
 /** git's reason, first line, with what is told about absent objects made the same for all. */
 function refusal(stderr: string): Ingested {
-  const missing = /did not receive expected object|unresolved delta|missing blob|missing tree|Failed to traverse/i.test(
+  const missing = /did not receive expected object|object of unexpected type|unresolved delta|missing blob|missing tree|Failed to traverse/i.test(
     stderr,
   )
   if (missing) return { ok: false, reason: 'missing necessary objects', missing }
