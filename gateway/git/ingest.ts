@@ -80,9 +80,10 @@ export async function ingestPack(
 
 /** git's reason, first line, with what is told about absent objects made the same for all. */
 function refusal(stderr: string): Ingested {
-  const missing = /did not receive expected object|object of unexpected type|unresolved delta|missing blob|missing tree|Failed to traverse/i.test(
-    stderr,
-  )
+  const missing =
+    /did not receive expected object|object of unexpected type|unresolved delta|missing blob|missing tree|Failed to traverse/i.test(
+      stderr,
+    )
   if (missing) return { ok: false, reason: 'missing necessary objects', missing }
   const line = stderr.split('\n').find((text) => /^(?:fatal|error): /.test(text)) ?? 'the pack is not taken'
   return { ok: false, reason: line.replace(/^(?:fatal|error): /, '').slice(0, 160), missing }

@@ -42,6 +42,7 @@ export class RefTable {
   #sorted: RefSnapshot['refs'] | null = null
   #changed = new Set<string>()
   #symrefs = 0
+  #loaded = false
 
   constructor(gitDir: string) {
     this.#gitDir = gitDir
@@ -49,11 +50,14 @@ export class RefTable {
 
   /** Forgets everything; the next refresh reads it all again. */
   clear(): void {
+    this.#loaded = false
     this.#directories = new Map()
     this.#packed = new Map()
     this.#packedMark = ''
     this.#sorted = null
+    this.#symrefs = 0
     this.#changed.clear()
+    this.#version += 1
   }
 
   get(ref: string, depth = 0): Oid | null {
@@ -66,7 +70,8 @@ export class RefTable {
 
   /** Takes in what others have written since the last time. */
   refresh(): void {
-    if (this.#directories.size === 0) this.#scan('refs')
+    if (!this.#loaded) this.#scan('refs')
+    this.#loaded = true
     for (const [path, directory] of [...this.#directories]) {
       const mark = markOf(this.#path(path))
       if (mark.text !== directory.mark || !directory.settled) this.#scan(path)
@@ -79,6 +84,7 @@ export class RefTable {
 
   /** Takes in what a transaction of ours has just written. */
   apply(updates: readonly RefUpdate[]): void {
+    if (!this.#loaded) return
     for (const { ref, new: oid } of updates) {
       const slash = ref.lastIndexOf('/')
       const path = ref.slice(0, slash)

@@ -89,14 +89,15 @@ export async function createEventLog(deps: { readonly index: Index; readonly clo
     read,
     async *follow(since, signal) {
       for (let cursor = since; !closed && !signal.aborted; ) {
+        // Taken before the read: an event that comes during it must not be slept through.
+        const known = last
         const events = await read(cursor, PAGE)
         for (const event of events) {
           if (signal.aborted) return
           yield event
           cursor = event.seq
         }
-        // A cursor beyond the newest event (of an index since lost) waits from there on.
-        if (events.length === 0) await nextEvent(Math.max(cursor, last), signal)
+        if (events.length === 0) await nextEvent(Math.max(cursor, known), signal)
       }
     },
     async close() {

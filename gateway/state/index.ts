@@ -1,4 +1,5 @@
 /** What can be looked up fast and rebuilt from git: LevelDB in typed sections. Deleting its directory loses nothing but open cursors. */
+import { randomBytes } from 'node:crypto'
 import { rename } from 'node:fs/promises'
 import { Level } from 'level'
 import { errors, messageOf } from '../../domain/errors.ts'
@@ -101,7 +102,7 @@ export async function openIndex(deps: { readonly dir: string; readonly log: Log 
   const level = await openLevel(deps.dir).catch(async (error: unknown) => {
     if (reasonOf(error) === 'LEVEL_LOCKED')
       throw errors.storeUnusable(`the index ${deps.dir} is held by another process; stop that hangar first`, {}, error)
-    const aside = `${deps.dir}.damaged-${process.pid}`
+    const aside = `${deps.dir}.damaged-${randomBytes(4).toString('hex')}`
     deps.log.warn(
       { dir: deps.dir, aside, error: messageOf(error) },
       'the index is damaged; it was put aside and is built again from git',

