@@ -1,0 +1,194 @@
+/** What keeps a local sandbox's processes apart from the host: the command line that runs a program inside. */
+import { spawnSync } from 'node:child_process'
+import { accessSync, constants, lstatSync, readlinkSync, realpathSync } from 'node:fs'
+import { delimiter, dirname, join, sep } from 'node:path'
+
+export type Isolation = 'bubblewrap' | 'uid' | 'none'
+
+/** One sandbox on this host, as its own record says. */
+export interface LocalSandbox {
+  readonly id: string
+  readonly dir: string
+  readonly isolation: Isolation
+  /** The host's user that the sandbox's processes run as; null is the server's own. */
+  readonly uid: number | null
+  readonly path: readonly string[]
+  readonly mounts: readonly string[]
+}
+
+const SYSTEM_PATH = '/usr/local/bin:/usr/bin:/bin'
+/** The harmless part of /etc: name lookups, certificates, the linker's cache, the alternatives that /usr/bin links to. */
+const ETC = [
+  'alternatives',
+  'ca-certificates',
+  'hosts',
+  'ld.so.cache',
+  'ld.so.conf',
+  'ld.so.conf.d',
+  'localtime',
+  'mime.types',
+  'nsswitch.conf',
+  'os-release',
+  'pki/tls/certs',
+  'pki/ca-trust',
+  'protocols',
+  'resolv.conf',
+  'services',
+  'ssl/certs',
+  'ssl/openssl.cnf',
+  'timezone',
+]
+
+/** Whether a program is on the server's PATH; its full path, or null. */
+export function findProgram(name: string): string | null {
+  for (const dir of (process.env['PATH'] ?? SYSTEM_PATH).split(delimiter)) {
+    const file = join(dir, name)
+    try {
+      accessSync(file, constants.X_OK)
+      return file
+    } catch {
+      // Not in this one.
+    }
+  }
+  return null
+}
+
+/** Options of setpriv that make a plain user of a root process; the program dies with the one that started it. */
+export function asUser(uid: number): string[] {
+  const id = String(uid)
+  const caps = ['--inh-caps=-all', '--bounding-set=-all']
+  return ['setpriv', '--reuid', id, '--regid', id, '--clear-groups', '--no-new-privs', ...caps, '--pdeathsig', 'KILL']
+}
+
+/** The best isolation that really works here, found by trying it. */
+export function probeIsolation(): Isolation {
+  if (bubblewrapWorks(null)) return 'bubblewrap'
+  return canChangeUser() ? 'uid' : 'none'
+}
+
+/** Whether bubblewrap makes its namespaces here, as the server's user or (as root) as another one. */
+export function bubblewrapWorks(uid: number | null): boolean {
+  const bwrap = findProgram('bwrap')
+  if (bwrap === null) return false
+  const probe = [bwrap, ...namespaces(), '--ro-bind', '/', '/', '--proc', '/proc', '--dev', '/dev', '/bin/true']
+  return succeeds(uid === null ? probe : [...asUser(uid), ...probe])
+}
+
+/** Whether the server may start programs as another user. */
+export function canChangeUser(): boolean {
+  return process.getuid?.() === 0 && succeeds([...asUser(500_000_000), 'true'])
+}
+
+/** Whether a user reaches a path of the host: needed before anything is run as that user. */
+export function userReaches(uid: number, paths: readonly string[]): boolean {
+  return paths.every((path) => succeeds([...asUser(uid), 'test', '-r', path]))
+}
+
+function succeeds(argv: readonly string[]): boolean {
+  const [program, ...args] = argv
+  return program !== undefined && spawnSync(program, args, { stdio: 'ignore', timeout: 10_000 }).status === 0
+}
+
+function namespaces(): string[] {
+  return [
+    '--unshare-user',
+    '--unshare-pid',
+    '--unshare-ipc',
+    '--unshare-uts',
+    '--unshare-cgroup-try',
+    '--die-with-parent',
+  ]
+}
+
+/** Where things are as the sandbox's own processes see them. */
+export function insidePaths(sandbox: Pick<LocalSandbox, 'dir' | 'isolation'>) {
+  const bwrap = sandbox.isolation === 'bubblewrap'
+  const home = bwrap ? '/home/agent' : join(sandbox.dir, 'home')
+  const run = bwrap ? '/run/hangar' : join(sandbox.dir, 'run')
+  return {
+    home,
+    repo: `${home}/repo`,
+    grantFile: `${run}/grant`,
+    helperDir: `${run}/bin`,
+    gitConfig: `${run}/gitconfig`,
+  }
+}
+
+/** The whole environment of a program inside; nothing of the server's own. */
+export function insideEnvironment(
+  sandbox: LocalSandbox,
+  extra: Readonly<Record<string, string>>,
+): Record<string, string> {
+  const paths = insidePaths(sandbox)
+  return {
+    PATH: [paths.helperDir, ...sandbox.path, SYSTEM_PATH].join(delimiter),
+    HOME: paths.home,
+    LANG: 'C.UTF-8',
+    GIT_CONFIG_SYSTEM: paths.gitConfig,
+    GIT_TERMINAL_PROMPT: '0',
+    ...extra,
+  }
+}
+
+/**
+ * The command line that runs `argv` inside. The environment is inherited, never named, so that no secret stands in an argv.
+ * `infoFd` makes bubblewrap say there which process is the first inside. `mark` is a value by which stray processes are found where
+ * no pid namespace holds them.
+ */
+export function insideCommand(
+  sandbox: LocalSandbox,
+  argv: readonly string[],
+  options: { readonly infoFd?: number; readonly mark: string },
+): string[] {
+  const user = sandbox.uid === null ? [] : asUser(sandbox.uid)
+  if (sandbox.isolation === 'bubblewrap') return [...user, ...bubblewrap(sandbox, options.infoFd), ...argv]
+  const dies = user.length > 0 ? user : findProgram('setpriv') === null ? [] : ['setpriv', '--pdeathsig', 'KILL']
+  return [...dies, 'env', `HANGAR_SANDBOX=${sandbox.id}`, `HANGAR_RUN=${options.mark}`, ...argv]
+}
+
+function bubblewrap(sandbox: LocalSandbox, infoFd: number | undefined): string[] {
+  const paths = insidePaths(sandbox)
+  const run = join(sandbox.dir, 'run')
+  const tini = findProgram('tini')
+  return [
+    findProgram('bwrap') ?? 'bwrap',
+    ...namespaces(),
+    '--new-session',
+    ...['--uid', '1000', '--gid', '1000', '--hostname', 'hangar'],
+    ...['--ro-bind', '/usr', '/usr'],
+    ...['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32'].flatMap(rootEntry),
+    ...['--dir', '/etc'],
+    ...ETC.flatMap((name) => ['--ro-bind-try', `/etc/${name}`, `/etc/${name}`]),
+    ...['passwd', 'group'].flatMap((name) => ['--ro-bind', join(run, 'etc', name), `/etc/${name}`]),
+    ...['--proc', '/proc', '--dev', '/dev', '--tmpfs', '/tmp', '--perms', '1777', '--dir', '/var/tmp'],
+    ...['--bind', join(sandbox.dir, 'home'), paths.home],
+    ...['--ro-bind', run, dirname(paths.grantFile)],
+    ...[...sandbox.path, ...sandbox.mounts].flatMap(hostEntry),
+    ...['--chdir', paths.repo],
+    ...(infoFd === undefined ? [] : ['--info-fd', String(infoFd)]),
+    ...(tini?.startsWith('/usr/') ? ['--as-pid-1', '--', tini, '-g', '--'] : ['--']),
+  ]
+}
+
+/** /bin and its like: a link on a merged-/usr host, a directory on others. */
+function rootEntry(name: string): string[] {
+  const path = `/${name}`
+  try {
+    if (lstatSync(path).isSymbolicLink()) return ['--symlink', readlinkSync(path), path]
+    return ['--ro-bind', path, path]
+  } catch {
+    return []
+  }
+}
+
+/** A file or directory of the host at its own path, and at its real path where that is another. */
+function hostEntry(path: string): string[] {
+  try {
+    const real = realpathSync(path)
+    return [...new Set([real, path])]
+      .filter((at) => !at.startsWith(`${sep}usr${sep}`))
+      .flatMap((at) => ['--ro-bind', real, at])
+  } catch {
+    return []
+  }
+}

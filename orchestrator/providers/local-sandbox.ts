@@ -1,0 +1,167 @@
+/** The directory of a local sandbox: makes it, reads its record, removes it. */
+import { chmod, chown, copyFile, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { errors } from '../../domain/errors.ts'
+import type { SandboxSpec } from '../../domain/sandbox.ts'
+import {
+  bubblewrapWorks,
+  canChangeUser,
+  type Isolation,
+  insidePaths,
+  type LocalSandbox,
+  userReaches,
+} from './local-isolation.ts'
+import { reapScript } from './local-processes.ts'
+
+/** First of 100,000 user ids that sandboxes get, one each; above all that systems and containers hand out by themselves. */
+const FIRST_UID = 500_000_001
+const ID = /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/
+
+/** A sandbox's directory. Throws `invalid_name` on an id that is no plain file name. */
+export function sandboxDir(sandboxesDir: string, id: string): string {
+  if (!ID.test(id)) throw errors.invalidName(`sandbox id ${JSON.stringify(id.slice(0, 80))} is not taken`)
+  return join(sandboxesDir, id)
+}
+
+/** Ids of all sandboxes that have been made in full. */
+export async function listSandboxes(sandboxesDir: string): Promise<string[]> {
+  const names = await readdir(sandboxesDir).catch(() => [])
+  const made = await Promise.all(names.map((name) => (ID.test(name) ? readSandbox(sandboxesDir, name) : null)))
+  return names.filter((_, at) => made[at] !== null).sort()
+}
+
+/** The sandbox's own record; null when there is none. */
+export async function readSandbox(sandboxesDir: string, id: string): Promise<LocalSandbox | null> {
+  const dir = sandboxDir(sandboxesDir, id)
+  const text = await readFile(join(dir, 'sandbox.json'), 'utf8').catch(() => null)
+  return text === null ? null : ({ ...(JSON.parse(text) as object), id, dir } as LocalSandbox)
+}
+
+/** Makes the directory with home, checkout, grant, git configuration and helper; made again, it gives the same sandbox with the grant renewed. */
+export async function makeSandbox(
+  deps: { readonly sandboxesDir: string; readonly helperFile: string; readonly isolation: Isolation },
+  spec: SandboxSpec,
+): Promise<LocalSandbox> {
+  const dir = sandboxDir(deps.sandboxesDir, spec.id)
+  await mkdir(deps.sandboxesDir, { recursive: true, mode: 0o711 })
+  await chmod(deps.sandboxesDir, 0o711)
+  const known = await readSandbox(deps.sandboxesDir, spec.id)
+  if (known === null) await mkdir(dir, { recursive: true, mode: 0o700 })
+  const plain: LocalSandbox = {
+    id: spec.id,
+    dir,
+    isolation: known?.isolation ?? deps.isolation,
+    uid: null,
+    path: spec.path,
+    mounts: spec.mounts,
+  }
+  const sandbox = { ...plain, uid: known === null ? await chooseUid(deps.sandboxesDir, plain) : known.uid }
+  await layOut(sandbox, spec, deps.helperFile)
+  const record = { isolation: sandbox.isolation, uid: sandbox.uid, path: sandbox.path, mounts: sandbox.mounts }
+  await writeFile(join(dir, 'sandbox.json.tmp'), JSON.stringify(record), { mode: 0o600 })
+  await rename(join(dir, 'sandbox.json.tmp'), join(dir, 'sandbox.json'))
+  return sandbox
+}
+
+/** A user of the sandbox's own, when the server may make one and that user reaches all that the sandbox needs; else null. */
+async function chooseUid(sandboxesDir: string, sandbox: LocalSandbox): Promise<number | null> {
+  if (sandbox.isolation === 'none' || !canChangeUser()) return null
+  const others = await Promise.all((await listSandboxes(sandboxesDir)).map((id) => readSandbox(sandboxesDir, id)))
+  const taken = new Set(others.map((other) => other?.uid))
+  let uid = FIRST_UID
+  while (taken.has(uid)) uid++
+  await chown(sandbox.dir, 0, uid)
+  await chmod(sandbox.dir, 0o750)
+  const reaches = userReaches(uid, [sandbox.dir, ...sandbox.path, ...sandbox.mounts])
+  if (reaches && (sandbox.isolation === 'uid' || bubblewrapWorks(uid))) return uid
+  if (sandbox.isolation === 'bubblewrap') return null
+  await rm(sandbox.dir, { recursive: true, force: true })
+  throw errors.sandboxFailed(
+    `a sandbox's own user cannot reach ${sandbox.dir} or a mounted directory: put HANGAR_DATA where every user may pass (mode 711), or install bubblewrap`,
+  )
+}
+
+async function layOut(sandbox: LocalSandbox, spec: SandboxSpec, helperFile: string): Promise<void> {
+  const { dir, uid } = sandbox
+  const run = join(dir, 'run')
+  const put = async (path: string, text: string, mode: number) => {
+    await writeFile(`${path}.tmp`, text, { mode })
+    await chmod(`${path}.tmp`, mode)
+    if (uid !== null) await chown(`${path}.tmp`, uid, uid)
+    await rename(`${path}.tmp`, path)
+  }
+  for (const [path, mode] of [
+    ['', 0o710],
+    ['turns', 0o700],
+    ['run', 0o750],
+    ['run/bin', 0o755],
+    ['run/etc', 0o755],
+  ] as const) {
+    await mkdir(join(dir, path), { recursive: true })
+    await chmod(join(dir, path), mode)
+    if (uid !== null) await chown(join(dir, path), 0, uid)
+  }
+  for (const path of ['home', 'home/repo']) {
+    await mkdir(join(dir, path), { recursive: true })
+    if (uid !== null) await chown(join(dir, path), uid, uid)
+  }
+  await chmod(join(dir, 'home'), 0o700)
+  await copyFile(helperFile, join(run, 'bin', '.hangar-agent'))
+  await chmod(join(run, 'bin', '.hangar-agent'), 0o755)
+  await rename(join(run, 'bin', '.hangar-agent'), join(run, 'bin', 'hangar-agent'))
+  await put(
+    join(run, 'etc', 'passwd'),
+    'root:x:0:0:root:/:/bin/false\nagent:x:1000:1000:agent:/home/agent:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n',
+    0o644,
+  )
+  await put(join(run, 'etc', 'group'), 'root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n', 0o644)
+  await put(join(run, 'grant'), `${spec.grant}\n`, 0o600)
+  await put(join(run, 'gitconfig'), gitConfig(spec.gatewayUrl, insidePaths(sandbox).grantFile), 0o644)
+  await writeFile(join(dir, 'reap'), reapScript(sandbox), { mode: 0o600 })
+}
+
+/** Git's system configuration inside: one credential helper, for the gateway's address only, which reads the grant when it is asked. */
+function gitConfig(gatewayUrl: string, grantFile: string): string {
+  const file = `'${grantFile.replaceAll("'", "'\\''")}'`
+  const helper = `!f() { test "$1" = get && printf 'username=x-hangar-grant\\npassword=%s\\n' "$(cat ${file})"; }; f`
+  const quote = (text: string) => `"${text.replaceAll('\\', '\\\\').replaceAll('"', '\\"')}"`
+  return `[credential]
+	helper =
+[credential ${quote(gatewayUrl)}]
+	helper = ${quote(helper)}
+[http]
+	followRedirects = false
+`
+}
+
+/** Removes the directory, whatever modes the agent has set in it. */
+export async function removeSandboxDir(sandboxesDir: string, dir: string, name: string): Promise<void> {
+  const gone = join(sandboxesDir, `.gone-${name}-${process.hrtime.bigint()}`)
+  // Out of the way in one step: half a sandbox is never taken for one.
+  await rename(dir, gone).catch((cause: NodeJS.ErrnoException) => {
+    if (cause.code !== 'ENOENT') throw cause
+  })
+  await removeTree(gone)
+}
+
+/** Removes what an earlier server had no time to remove. */
+export async function sweepGone(sandboxesDir: string): Promise<void> {
+  for (const name of await readdir(sandboxesDir).catch(() => []))
+    if (name.startsWith('.gone-')) await removeTree(join(sandboxesDir, name))
+}
+
+async function removeTree(path: string): Promise<void> {
+  try {
+    await rm(path, { recursive: true, force: true, maxRetries: 3 })
+  } catch {
+    // A plain user cannot empty a directory without its permissions; its owner can give them back.
+    await makeWritable(path)
+    await rm(path, { recursive: true, force: true, maxRetries: 3 })
+  }
+}
+
+async function makeWritable(path: string): Promise<void> {
+  await chmod(path, 0o700).catch(() => {})
+  for (const entry of await readdir(path, { withFileTypes: true, encoding: 'buffer' }).catch(() => []))
+    if (entry.isDirectory()) await makeWritable(join(path, entry.name.toString('utf8')))
+}

@@ -1,0 +1,343 @@
+/** The provider of sandboxes on the server's own host: bubblewrap where it works, else a user of its own, else plain processes. */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { mkdir, readdir, readFile, stat, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { Readable } from 'node:stream'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { errors } from '../../domain/errors.ts'
+import type { Clock, Log } from '../../domain/ports.ts'
+import type { Provider, SandboxRef, TurnOutput, TurnStart } from '../../domain/sandbox.ts'
+import { isAlive, readLogs, readMark, readTurnProcess, type TurnFiles, turnFiles } from '../turn-record.ts'
+import { execInside, startInside, waitForExit } from './local-exec.ts'
+import { readUnder } from './local-files.ts'
+import {
+  type Isolation,
+  insideCommand,
+  insideEnvironment,
+  insidePaths,
+  type LocalSandbox,
+  probeIsolation,
+} from './local-isolation.ts'
+import { findProcesses, killFound, killSandbox, signalProcess } from './local-processes.ts'
+import { listSandboxes, makeSandbox, readSandbox, removeSandboxDir, sandboxDir, sweepGone } from './local-sandbox.ts'
+
+export interface LocalProviderDeps {
+  /** Holds one directory a sandbox; made when absent, mode 711. */
+  readonly sandboxesDir: string
+  /** The script `hangar-agent`. */
+  readonly helperFile: string
+  readonly clock: Clock
+  readonly log: Log
+  /** Default: the best that works here. */
+  readonly isolation?: Isolation
+}
+
+const KEY = /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/
+const POLL_MS = 20
+
+/** A provider whose sandboxes are directories and processes of this host. Its runs outlive the server; a new provider on the same directory takes them up. */
+export function createLocalProvider(deps: LocalProviderDeps): Provider {
+  return new LocalProvider(deps)
+}
+
+class LocalProvider implements Provider {
+  readonly kind = 'local'
+  readonly #deps: LocalProviderDeps
+  readonly #owner = `${process.pid}.${readStartTime()}`
+  #isolation: Isolation | null
+  #recovered: Promise<void> | null = null
+  /** Sandboxes are made one at a time, so that no two get the same user. */
+  #making: Promise<unknown> = Promise.resolve()
+
+  constructor(deps: LocalProviderDeps) {
+    this.#deps = deps
+    this.#isolation = deps.isolation ?? null
+  }
+
+  get #best(): Isolation {
+    this.#isolation ??= probeIsolation()
+    return this.#isolation
+  }
+
+  async describe() {
+    const shared = "programs use the host's network"
+    switch (this.#best) {
+      case 'bubblewrap':
+        return { level: 'ok', text: `bubblewrap: own processes, files and user; ${shared}` } as const
+      case 'uid':
+        return {
+          level: 'warning',
+          text: `a user of its own for each sandbox, without bubblewrap: programs see the host's processes and world-readable files; ${shared}`,
+        } as const
+      case 'none':
+        return {
+          level: 'warning',
+          text: `no isolation: programs run as the server's own user and can read all that it can, its keys as well; ${shared}; install bubblewrap`,
+        } as const
+    }
+  }
+
+  create(spec: Parameters<Provider['create']>[0]) {
+    const made = this.#making.then(async () => {
+      await this.#recover()
+      const sandbox = await makeSandbox({ ...this.#deps, isolation: this.#best }, spec)
+      if (sandbox.uid === null && process.getuid?.() === 0)
+        this.#deps.log.warn(
+          { sandbox: spec.id },
+          "the sandbox runs as the server's own user: its directory or a mount is not open to others",
+        )
+      return this.paths({ provider: this.kind, id: spec.id })
+    })
+    this.#making = made.catch(() => {})
+    return made
+  }
+
+  paths(ref: SandboxRef) {
+    const dir = sandboxDir(this.#deps.sandboxesDir, ref.id)
+    let isolation = this.#isolation
+    try {
+      isolation = (JSON.parse(readFileSync(join(dir, 'sandbox.json'), 'utf8')) as LocalSandbox).isolation
+    } catch {
+      // Not made yet: as it would be made now.
+    }
+    const { home, repo, grantFile, helperDir } = insidePaths({ dir, isolation: isolation ?? this.#best })
+    return { home, repo, grantFile, helperDir }
+  }
+
+  async inspect(ref: SandboxRef) {
+    const sandbox = await readSandbox(this.#deps.sandboxesDir, ref.id)
+    if (sandbox === null) return { state: 'gone', reason: `there is no sandbox ${ref.id} on this host` } as const
+    return { state: 'up', reason: null } as const
+  }
+
+  async list() {
+    return (await listSandboxes(this.#deps.sandboxesDir)).map((id) => ({ provider: this.kind, id }))
+  }
+
+  async start(ref: SandboxRef, turn: TurnStart) {
+    const sandbox = await this.#open(ref)
+    const files = this.#turn(sandbox, turn.key)
+    if (await isClaimed(files)) return
+    await mkdir(files.dir, { recursive: true, mode: 0o700 })
+    await writeFile(files.spec, JSON.stringify({ grace_ms: turn.graceMs, timeout_ms: turn.timeoutMs }), { mode: 0o600 })
+    await writeFile(files.stdin, turn.stdin, { mode: 0o600 })
+    const supervisor = spawn('sh', this.#supervise(sandbox, files, turn), {
+      cwd: '/',
+      env: insideEnvironment(sandbox, turn.env),
+      detached: true,
+      stdio: 'ignore',
+    })
+    supervisor.unref()
+    await waitForClaim(files, supervisor)
+  }
+
+  #supervise(sandbox: LocalSandbox, files: TurnFiles, turn: TurnStart): string[] {
+    const namespace = sandbox.isolation === 'bubblewrap'
+    const command = insideCommand(sandbox, turn.argv, { mark: `turn:${turn.key}`, ...(namespace ? { infoFd: 8 } : {}) })
+    return [
+      this.#deps.helperFile,
+      'supervise',
+      ...['--timeout-ms', String(Math.ceil(turn.timeoutMs)), '--grace-ms', String(Math.ceil(turn.graceMs))],
+      ...['--max-bytes', String(turn.maxOutputBytes), '--stdin', files.stdin],
+      ...(namespace ? ['--namespace'] : ['--cwd', insidePaths(sandbox).repo, '--reap', join(sandbox.dir, 'reap')]),
+      ...[files.dir, '--'],
+      // A session of its own, so that a signal reaches the whole group and never the supervisor.
+      ...['setsid', ...command],
+    ]
+  }
+
+  async read(
+    ref: SandboxRef,
+    key: string,
+    cursor: Parameters<Provider['read']>[2],
+    options: Parameters<Provider['read']>[3],
+  ): Promise<TurnOutput> {
+    const sandbox = await this.#open(ref)
+    const files = this.#turn(sandbox, key)
+    const until = performance.now() + options.waitMs
+    for (;;) {
+      // Looked at before the logs are read: what was written before the end is then never missed.
+      const found = await readTurnProcess(files, this.#deps.clock.now())
+      if (found.state === 'lost') await this.#clearLost(sandbox, files)
+      const { drained, ...logs } = await readLogs(files, cursor, options.maxBytes)
+      const ended = found.state !== 'running'
+      if (ended && drained) return { ...logs, process: found }
+      const news = logs.out.length > 0 || logs.err.length > 0
+      if (news || performance.now() >= until || options.signal?.aborted)
+        return { ...logs, process: { state: 'running' } }
+      await sleep(POLL_MS)
+    }
+  }
+
+  /** In a pid namespace nothing of the program outlives its supervisor; elsewhere what is left is looked for. */
+  async #clearLost(sandbox: LocalSandbox, files: TurnFiles) {
+    await killFound(() => findProcesses((pid) => isOfSandbox(pid, files.dir)))
+    if (sandbox.isolation !== 'bubblewrap') await killSandbox(sandbox)
+  }
+
+  async stop(ref: SandboxRef, key: string) {
+    const sandbox = await readSandbox(this.#deps.sandboxesDir, ref.id)
+    if (sandbox === null) return
+    const files = this.#turn(sandbox, key)
+    if ((await stat(files.dir).catch(() => null)) === null) return
+    await writeFile(files.stop, '')
+    const { grace_ms } = JSON.parse(await readFile(files.spec, 'utf8').catch(() => '{"grace_ms":0}')) as {
+      grace_ms: number
+    }
+    await this.#signalSupervisor(files, 'SIGTERM')
+    if (await this.#endsWithin(files, grace_ms + 10_000)) return
+    await this.#signalSupervisor(files, 'SIGKILL')
+    await this.#endsWithin(files, 5_000)
+    await this.#clearLost(sandbox, files)
+  }
+
+  async #signalSupervisor(files: TurnFiles, signal: NodeJS.Signals) {
+    const mark = await readMark(files)
+    if (mark !== null && (await isAlive(mark))) signalProcess(mark.pid, signal)
+  }
+
+  async #endsWithin(files: TurnFiles, ms: number): Promise<boolean> {
+    const until = performance.now() + ms
+    while ((await readTurnProcess(files, this.#deps.clock.now())).state === 'running') {
+      if (performance.now() > until) return false
+      await sleep(POLL_MS)
+    }
+    return true
+  }
+
+  async exec(ref: SandboxRef, argv: readonly string[], options: Parameters<Provider['exec']>[2]) {
+    return execInside(await this.#open(ref), argv, { ...options, owner: this.#owner })
+  }
+
+  async readFile(ref: SandboxRef, path: string, options: Parameters<Provider['readFile']>[2]) {
+    const sandbox = await this.#open(ref)
+    const { home } = insidePaths(sandbox)
+    const relative = path.startsWith(`${home}/`) ? path.slice(home.length + 1) : path
+    if (relative.startsWith('/') || relative.includes('\0')) return null
+    const root = join(sandbox.dir, 'home')
+    return readUnder(root, join(root, relative), options)
+  }
+
+  async putTar(ref: SandboxRef, dir: string, tar: Readable) {
+    const script = 'mkdir -p -- "$1" && exec tar -x -f - --no-same-owner -C "$1"'
+    const result = await execInside(await this.#open(ref), ['sh', '-c', script, 'sh', dir], {
+      stdin: tar,
+      timeoutMs: 10 * 60_000,
+      maxOutputBytes: 1_048_576,
+      owner: this.#owner,
+    })
+    if (result.exitCode !== 0)
+      throw errors.sandboxFailed(`files could not be put into ${dir} of the sandbox`, {
+        reason: result.err.toString('utf8').slice(0, 2_000),
+      })
+  }
+
+  async getTar(ref: SandboxRef, dir: string, options: { readonly maxBytes: number }) {
+    const inside = startInside(await this.#open(ref), ['tar', '-c', '-f', '-', '-C', dir, '.'], {
+      env: {},
+      owner: this.#owner,
+    })
+    return Readable.from(tarOf(inside, dir, options.maxBytes), { objectMode: false })
+  }
+
+  async destroy(ref: SandboxRef) {
+    const sandbox = await readSandbox(this.#deps.sandboxesDir, ref.id)
+    const dir = sandboxDir(this.#deps.sandboxesDir, ref.id)
+    if (sandbox !== null) {
+      for (const key of await readdir(join(dir, 'turns')).catch(() => []))
+        await this.#signalSupervisor(this.#turn(sandbox, key), 'SIGKILL')
+      // Whatever else names this sandbox on its command line: helper commands, alarms of a killed supervisor.
+      await killFound(() => findProcesses((pid) => isOfSandbox(pid, dir)))
+      await killSandbox(sandbox)
+    }
+    await removeSandboxDir(this.#deps.sandboxesDir, dir, ref.id)
+  }
+
+  async #open(ref: SandboxRef): Promise<LocalSandbox> {
+    await this.#recover()
+    const sandbox = await readSandbox(this.#deps.sandboxesDir, ref.id)
+    if (sandbox === null) throw errors.sandboxLost(`the sandbox ${ref.id} is not on this host`)
+    return sandbox
+  }
+
+  #turn(sandbox: LocalSandbox, key: string): TurnFiles {
+    if (!KEY.test(key)) throw errors.invalidName(`run key ${JSON.stringify(key.slice(0, 80))} is not taken`)
+    return turnFiles(join(sandbox.dir, 'turns', key))
+  }
+
+  /** Once, before anything else: ends helper commands that a killed server has left, and half-removed directories. */
+  #recover(): Promise<void> {
+    this.#recovered ??= (async () => {
+      await sweepGone(this.#deps.sandboxesDir)
+      const ids = new Set(await listSandboxes(this.#deps.sandboxesDir))
+      await killFound(() => findProcesses((pid) => isOrphan(pid, ids)))
+    })()
+    return this.#recovered
+  }
+}
+
+/** Whether a process is a supervisor or a bubblewrap of the sandbox (or of the one run) in that directory. */
+async function isOfSandbox(pid: number, dir: string): Promise<boolean> {
+  const argv = (await readFile(`/proc/${pid}/cmdline`, 'latin1')).split('\0')
+  const ours = argv.includes('supervise') || argv.some((argument) => argument.endsWith('/bwrap'))
+  return ours && argv.some((argument) => argument === dir || argument.startsWith(`${dir}/`))
+}
+
+/** Whether a process is a helper command of one of these sandboxes whose server is gone. */
+async function isOrphan(pid: number, sandboxes: ReadonlySet<string>): Promise<boolean> {
+  const environment = (await readFile(`/proc/${pid}/environ`, 'latin1')).split('\0')
+  const owner = environment.find((entry) => entry.startsWith('HANGAR_RUN=exec:'))?.split(':')[1]
+  const id = environment.find((entry) => entry.startsWith('HANGAR_SANDBOX='))?.slice('HANGAR_SANDBOX='.length)
+  if (owner === undefined || id === undefined || !sandboxes.has(id)) return false
+  const [server, startTime] = owner.split('.')
+  return readStartTime(Number(server)) !== startTime
+}
+
+function readStartTime(pid: number | 'self' = 'self'): string {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, 'latin1')
+    return text.slice(text.lastIndexOf(')') + 2).split(' ')[19] ?? ''
+  } catch {
+    return ''
+  }
+}
+
+async function isClaimed(files: TurnFiles): Promise<boolean> {
+  return (await stat(files.claimed).catch(() => null)) !== null
+}
+
+async function waitForClaim(files: TurnFiles, supervisor: ChildProcess): Promise<void> {
+  const failed = waitForExit(supervisor)
+  const until = performance.now() + 20_000
+  while (!((await isClaimed(files)) && (await readMark(files)) !== null)) {
+    const over = await Promise.race([failed.then(() => true), sleep(4, false)])
+    if ((over || performance.now() > until) && !(await isClaimed(files)))
+      throw errors.sandboxFailed('the supervisor of the run did not start')
+    if (over) return
+  }
+}
+
+async function* tarOf(inside: ReturnType<typeof startInside>, dir: string, maxBytes: number): AsyncGenerator<Buffer> {
+  const { child } = inside
+  let size = 0
+  let words = ''
+  child.stderr?.on('data', (chunk: Buffer) => {
+    if (words.length < 2_000) words += chunk.toString('utf8')
+  })
+  const ended = waitForExit(child)
+  try {
+    child.stdin?.end()
+    for await (const chunk of child.stdout as AsyncIterable<Buffer>) {
+      size += chunk.length
+      if (size > maxBytes) throw errors.limitPassed(`${dir} of the sandbox is bigger than ${maxBytes} bytes as a tar`)
+      yield chunk
+    }
+    const exitCode = await ended
+    // 1 says only that a file changed while it was read.
+    if (exitCode !== 0 && exitCode !== 1)
+      throw errors.sandboxFailed(`${dir} of the sandbox could not be read`, { reason: words.slice(0, 2_000) })
+  } finally {
+    await inside.end()
+  }
+}
