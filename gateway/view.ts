@@ -27,21 +27,29 @@ const MOST_ANSWERS = 8
 const MOST_PEELED = 200_000
 
 export function createViews(): Views {
-  const views = new WeakMap<RefSnapshot, Map<string, View>>()
-  const peelers = new WeakMap<Repository, (oid: Oid) => Promise<Oid | null>>()
+  const states = new WeakMap<Repository, State>()
   return {
     async of(repo, caller) {
       const table = await repo.refs.snapshot()
-      const known = views.get(table) ?? new Map<string, View>()
-      views.set(table, known)
-      const peel = peelers.get(repo) ?? createPeeler(repo)
-      peelers.set(repo, peel)
+      const before = states.get(repo)
+      const state =
+        before?.version === table.version
+          ? before
+          : { version: table.version, views: new Map<string, View>(), peel: before?.peel ?? createPeeler(repo) }
+      states.set(repo, state)
       const key = keyOf(caller)
-      const view = known.get(key) ?? createView(table, caller, peel)
-      known.set(key, view)
+      const view = state.views.get(key) ?? createView(table, caller, state.peel)
+      state.views.set(key, view)
       return view
     },
   }
+}
+
+/** The views of one state of a repository's refs. */
+interface State {
+  readonly version: number
+  readonly views: Map<string, View>
+  readonly peel: (oid: Oid) => Promise<Oid | null>
 }
 
 /** Callers with the same key see the same refs. */

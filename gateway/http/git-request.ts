@@ -92,6 +92,8 @@ export async function* readBody(
     if (cause instanceof HangarError) throw cause
     throw errors.protocolMalformed(`the body is not whole${options.gzip ? ', or no gzip' : ''}`, {}, cause)
   } finally {
+    // Frees the request for whoever drains it; not awaited, since it waits for a chunk that is still to come.
+    chunks.return?.(undefined).catch(() => {})
     body.stop()
   }
 }

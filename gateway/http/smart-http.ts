@@ -118,14 +118,30 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
   }
 
   async function uploadPack(exchange: Exchange): Promise<void> {
-    const { req, res, request, repo, caller } = exchange
+    const { res, request, repo, caller } = exchange
     const maxBytes = limits.maxFetchRequestBytes
-    const body = readBody(req, { gzip: request.gzip, maxBytes, idleMs: bodyIdleMs })
-    const upload = await readUploadRequest(new PktReader(body, maxBytes), request.protocol)
-    drain(req, { maxBytes: REFUSED_BYTES, maxMs: REFUSED_MS })
+    const upload = await withBody(exchange, maxBytes, (body) =>
+      readUploadRequest(new PktReader(body, maxBytes), request.protocol),
+    )
+    drain(exchange.req, { maxBytes: REFUSED_BYTES, maxMs: REFUSED_MS })
     if (upload.kind === 'nothing') return sendGit(res, 'upload-pack', 'result', Buffer.alloc(0))
     if (upload.kind === 'fetch') return fetch(exchange, upload)
     sendGit(res, 'upload-pack', 'result', await (await views.of(repo, caller)).lsRefs(upload.command))
+  }
+
+  /** The body is given back when the work is done, so that what is left of it can be drained. */
+  async function withBody<T>(
+    { req, request }: Exchange,
+    maxBytes: number,
+    work: (body: AsyncIterator<Buffer>) => Promise<T>,
+  ): Promise<T> {
+    const body = readBody(req, { gzip: request.gzip, maxBytes, idleMs: bodyIdleMs })
+    try {
+      return await work(body)
+    } finally {
+      // Not awaited: it settles only when the chunk that is waited for has come.
+      body.return(undefined).catch(() => {})
+    }
   }
 
   async function fetch({ res, request, repo, caller, signal }: Exchange, wanted: FetchRequest): Promise<void> {
@@ -170,17 +186,10 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
   }
 
   async function receivePack(exchange: Exchange): Promise<void> {
-    const { req, request } = exchange
     const maxBytes = limits.maxCommandBytes + limits.maxPushBytes
-    const body = readBody(req, { gzip: request.gzip, maxBytes, idleMs: bodyIdleMs })
-    try {
-      await takePush(exchange, new PktReader(body, limits.maxCommandBytes))
-    } finally {
-      // Not awaited: it settles only when the chunk that is waited for has come.
-      body.return(undefined).catch(() => {})
-    }
+    await withBody(exchange, maxBytes, (body) => takePush(exchange, new PktReader(body, limits.maxCommandBytes)))
     // A client that writes before it reads must be able to finish, or a reset would hide its answer.
-    drain(req, { maxBytes: limits.maxPushBytes, maxMs: DRAINED_MS })
+    drain(exchange.req, { maxBytes: limits.maxPushBytes, maxMs: DRAINED_MS })
   }
 
   async function takePush({ res, request, repo, caller, signal }: Exchange, reader: PktReader): Promise<void> {

@@ -179,6 +179,7 @@ t.test('pushes without objects, of deletes, of many refs, of many objects', asyn
   t.equal((await s.git(work, 'push', 'origin', 'main:again')).code, 0, 'an empty pack')
   for (let at = 0; at < 400; at++) await s.git(work, 'update-ref', `refs/heads/b/${at}`, 'HEAD')
   t.equal((await s.git(work, 'push', '-q', 'origin', 'refs/heads/b/*:refs/heads/b/*')).code, 0)
+  await s.repo.refs.pack()
   for (const version of ['0', '2']) {
     const dir = `many${version}`
     t.equal((await s.git(work, '-c', `protocol.version=${version}`, 'clone', '-q', s.as('hgt_read'), dir)).code, 0)

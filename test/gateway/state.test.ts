@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import * as openpgp from 'openpgp'
@@ -124,13 +124,13 @@ t.test('the event log', async (t) => {
     })
     const [a, b] = [ref('refs/heads/a'), ref('refs/heads/b')]
     await repo.refs.transact([{ ref: a, old: ZERO_OID, new: commit }])
-    t.same(await reconcilePushes({ repositories, index, events }), { events: 0 })
-    t.same(await reconcilePushes({ repositories, index, events }), { events: 0 })
+    t.same(await reconcilePushes({ repositories, index, events }), { events: 0, unreadable: [] })
+    t.same(await reconcilePushes({ repositories, index, events }), { events: 0, unreadable: [] })
     await repo.refs.transact([
       { ref: a, old: commit, new: ZERO_OID },
       { ref: b, old: ZERO_OID, new: commit },
     ])
-    t.same(await reconcilePushes({ repositories, index, events }), { events: 1 })
+    t.same(await reconcilePushes({ repositories, index, events }), { events: 1, unreadable: [] })
     t.match(await events.read(1_031, 10), [
       {
         type: 'push',
@@ -146,7 +146,7 @@ t.test('the event log', async (t) => {
     await push(a, ZERO_OID, commit)
     await repo.refs.transact([{ ref: ref('refs/hangar/sessions/s/log'), old: ZERO_OID, new: commit }])
     await events.append({ type: 'record', repo: SLUG, ref: ref('refs/hangar/sessions/s/log'), oid: commit })
-    t.same(await reconcilePushes({ repositories, index, events }), { events: 0 })
+    t.same(await reconcilePushes({ repositories, index, events }), { events: 0, unreadable: [] })
     await events.close()
     await index.close()
   })
@@ -170,14 +170,13 @@ async function record(store: Store, name: string, turns: number): Promise<void> 
 
 t.test('a rebuilt index is the same as the kept one', async (t) => {
   const store = await openStore(t.testdir())
-  t.teardown(() => store.repositories.close())
   const { repositories, ledger, repo } = store
   const index = await openIndex({ dir: join(store.dataDir, 'index/a'), log })
   const tokens = await createTokens({ server: repositories.server, ledger, index, clock, random })
   await record(store, 'one', 2)
   await record(store, 'three', 1)
-  t.same(await reindex({ repositories, index, ledger }, { full: false }), { sessions: 2 })
-  t.same(await reindex({ repositories, index, ledger }, { full: false }), { sessions: 0 })
+  t.same(await reindex({ repositories, index, ledger }, { full: false }), { sessions: 2, unreadable: [] })
+  t.same(await reindex({ repositories, index, ledger }, { full: false }), { sessions: 0, unreadable: [] })
   const { token } = await tokens.create({ name: 'ci', scopes: ['read'], repos: null, expiresAt: null })
   await tokens.revoke(token.id)
   await tokens.create({ name: 'b', scopes: ['admin'], repos: ['acme/*'], expiresAt: 5 })
@@ -187,7 +186,7 @@ t.test('a rebuilt index is the same as the kept one', async (t) => {
   await index.runEvents.put(runEventKey('one', 31), live)
   await index.cursors.put('one', { turn: 3, out: 10 })
   await record(store, 'one', 3)
-  t.same(await reindex({ repositories, index, ledger }, { full: false }), { sessions: 1 })
+  t.same(await reindex({ repositories, index, ledger }, { full: false }), { sessions: 1, unreadable: [] })
   t.equal((await index.runEvents.range({ prefix: 'one/' })).length, 9, 'recorded now, so taken from git')
   await index.runEvents.put(runEventKey('one', 41), { ...live, seq: 41, turn: 4 })
   await record(store, 'one', 2)
@@ -215,6 +214,29 @@ t.test('a rebuilt index is the same as the kept one', async (t) => {
     ['one'],
   )
   t.same(await index.runEvents.range({ prefix: 'three/' }), [])
+
+  // One record that is cut and one repo that is missing do not keep the rest from being indexed, nor cost what was.
+  await record(store, 'cut', 1)
+  await store.ledger.append(repo, ref('refs/hangar/sessions/cut/log'), async () => ({
+    files: new Map([['session.json', Buffer.from('{"na')]]),
+    message: 'cut',
+  }))
+  const lost = await repositories.create('acme/lost' as RepoSlug)
+  await repositories.close()
+  rmSync(lost.dir, { recursive: true })
+  const next = await openStore(store.dataDir)
+  t.teardown(() => next.repositories.close())
+  const entry = await index.sessions.get('one')
+  if (entry !== null) await index.sessions.put('kept', { ...entry, repo: 'acme/lost' as RepoSlug })
+  const { unreadable } = await reindex({ ...next, index }, { full: true })
+  t.match(unreadable, [
+    { repo: SLUG, session: 'cut' },
+    { repo: 'acme/lost', session: null, reason: /missing/ },
+  ])
+  t.same(
+    (await index.sessions.range()).map(([name]) => name),
+    ['kept', 'one'],
+  )
   await index.close()
   await other.close()
 })

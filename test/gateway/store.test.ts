@@ -323,6 +323,29 @@ t.test('repositories', async (t) => {
     rmSync(lost.dir, { recursive: true })
   })
 
+  t.test('a repo that was not used lately has no children, and wakes when asked', async (t) => {
+    const few = await createRepositories({ dataDir: join(dataDir, 'few'), signer, log, clock, maxAwake: 2 })
+    const repos: Repository[] = []
+    for (const name of ['a', 'b', 'c', 'd', 'e']) repos.push(await few.create(`x/${name}` as RepoSlug))
+    const use = async (at: number) => {
+      const repo = await few.open(`x/${'abcde'[at]}` as RepoSlug)
+      if (repo === null) throw new Error('it was made')
+      const commit = await commitOf(repo, await treeOf(repo, { f: String(at) }))
+      const old = (await repo.refs.read(ref('refs/heads/f'))) ?? ZERO_OID
+      t.same(await repo.refs.transact([{ ref: ref('refs/heads/f'), old, new: commit }]), { ok: true })
+      t.equal((await repo.objects.read('refs/heads/f:f'))?.body.toString(), String(at))
+    }
+    const children = () =>
+      spawnSync('pgrep', ['-P', String(process.pid), '-f', '/few/repos/'])
+        .stdout.toString()
+        .trim()
+        .split('\n').length
+    for (const at of [0, 1, 2, 3, 4, 0, 1]) await use(at)
+    for (let wait = 0; wait < 50 && children() > 4; wait += 1) await new Promise((resolve) => setTimeout(resolve, 50))
+    t.equal(children(), 4, 'two children each for the two last used')
+    await few.close()
+  })
+
   t.test('a second server is refused; a dead one is succeeded', async (t) => {
     await t.rejects(again(), { code: 'store_unusable', message: new RegExp(`pid ${process.pid}`) })
     mkdirSync(join(repo.dir, 'objects/incoming-x'))
