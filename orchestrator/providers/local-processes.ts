@@ -76,12 +76,13 @@ export function reapScript(sandbox: LocalSandbox): string {
   if (uid !== null)
     return `for try in 1 2 3 4 5 6 7 8 9 10; do
   ${asUser(uid).join(' ')} sh -c 'kill -KILL -1' 2>/dev/null
-  ls -ldn /proc/[0-9]* 2>/dev/null | awk '$3 == ${uid} { found = 1 } END { exit !found }' || break
+  cat /proc/[0-9]*/status 2>/dev/null | awk '/^State:/ { state = $2 } /^Uid:/ && $2 == ${uid} && state != "Z" { found = 1 } END { exit !found }' || break
   sleep 0.05
 done
 `
   return `for try in 1 2 3 4 5 6 7 8 9 10; do
-  found=$(grep -lzxF 'HANGAR_SANDBOX=${id}' /proc/[0-9]*/environ 2>/dev/null) || break
+  found=$(grep -lzxF 'HANGAR_SANDBOX=${id}' /proc/[0-9]*/environ 2>/dev/null)
+  [ -n "$found" ] || break
   for file in $found; do pid=\${file#/proc/}; kill -KILL "\${pid%/environ}" 2>/dev/null; done
   sleep 0.05
 done
