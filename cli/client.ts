@@ -1,0 +1,129 @@
+/** The CLI's side of REST: where the server is, the token, JSON and streams, and refusals as failures with an exit status. */
+import { readFileSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import { EXIT, Failure } from './failure.ts'
+
+export interface Server {
+  readonly url: string
+  readonly token: string
+}
+
+export interface Request {
+  readonly method?: 'GET' | 'POST' | 'DELETE'
+  readonly path: string
+  readonly query?: Readonly<Record<string, string | number | boolean | readonly string[] | undefined>>
+  readonly body?: unknown
+  readonly headers?: Readonly<Record<string, string>>
+  readonly signal?: AbortSignal
+}
+
+interface Problem {
+  readonly title?: string
+  readonly detail?: string
+  readonly code?: string
+  readonly reason?: string
+  readonly missing?: readonly string[]
+}
+
+/** `HANGAR_URL` and `HANGAR_TOKEN`, else what the server's first start wrote for this user. */
+export function findServer(env: NodeJS.ProcessEnv): Server {
+  const file = join(env['XDG_CONFIG_HOME'] ?? join(env['HOME'] ?? homedir(), '.config'), 'hangar', 'cli.json')
+  let saved: Partial<Server> = {}
+  try {
+    saved = JSON.parse(readFileSync(file, 'utf8')) as Partial<Server>
+  } catch {
+    // No server was started by this user here; the environment may still say all.
+  }
+  const url = env['HANGAR_URL'] ?? saved.url ?? 'http://127.0.0.1:4264'
+  const token = env['HANGAR_TOKEN'] ?? saved.token
+  if (token === undefined)
+    throw new Failure(
+      EXIT.unavailable,
+      `no token: start a server on this machine (hangar serve), or set HANGAR_URL and HANGAR_TOKEN; ${file} is not there`,
+    )
+  return { url: url.replace(/\/+$/, ''), token }
+}
+
+/** Sends a request; a refusal becomes a Failure that holds the server's sentence. */
+export async function call(server: Server, request: Request): Promise<Response> {
+  const url = new URL(server.url + request.path)
+  for (const [key, value] of Object.entries(request.query ?? {})) {
+    if (value === undefined) continue
+    for (const one of Array.isArray(value) ? (value as readonly string[]) : [String(value)])
+      url.searchParams.append(key, one)
+  }
+  let response: Response
+  try {
+    response = await fetch(url, {
+      method: request.method ?? 'GET',
+      headers: {
+        Authorization: `Bearer ${server.token}`,
+        ...(request.body === undefined ? {} : { 'Content-Type': 'application/json' }),
+        ...request.headers,
+      },
+      redirect: 'error',
+      ...(request.body === undefined ? {} : { body: JSON.stringify(request.body) }),
+      ...(request.signal === undefined ? {} : { signal: request.signal }),
+    })
+  } catch (cause) {
+    if (request.signal?.aborted === true) throw cause
+    throw new Failure(
+      EXIT.unavailable,
+      `no answer from ${server.url}: ${reasonOf(cause)}; is it running? Start it with: hangar serve`,
+      cause,
+    )
+  }
+  if (response.ok) return response
+  throw await refusal(response, server)
+}
+
+export async function callJson<T>(server: Server, request: Request): Promise<T> {
+  return (await (await call(server, request)).json()) as T
+}
+
+async function refusal(response: Response, server: Server): Promise<Failure> {
+  const text = await response.text()
+  let problem: Problem = {}
+  try {
+    problem = JSON.parse(text) as Problem
+  } catch {
+    // Something between us and the server answered.
+  }
+  const said = problem.detail ?? `${server.url} answered ${response.status} ${response.statusText}`
+  const missing = problem.missing === undefined ? '' : `\nmissing: ${problem.missing.slice(0, 20).join(' ')}`
+  const status =
+    response.status === 401 || response.status === 403 || response.status >= 500 ? EXIT.unavailable : EXIT.usage
+  return new Failure(status, `${said}${missing}`)
+}
+
+function reasonOf(cause: unknown): string {
+  const inner = cause instanceof Error && cause.cause instanceof Error ? cause.cause : cause
+  return inner instanceof Error ? ((inner as NodeJS.ErrnoException).code ?? inner.message) : String(inner)
+}
+
+/** One server-sent event. */
+export interface ServerEvent {
+  readonly id: string
+  readonly data: string
+}
+
+/** Reads a stream of server-sent events until it ends. */
+export async function* serverEvents(response: Response): AsyncIterable<ServerEvent> {
+  const decoder = new TextDecoder()
+  let buffer = ''
+  for await (const chunk of response.body ?? []) {
+    buffer += decoder.decode(chunk as Uint8Array, { stream: true })
+    for (let end = buffer.indexOf('\n\n'); end !== -1; end = buffer.indexOf('\n\n')) {
+      const fields = buffer.slice(0, end).split('\n')
+      buffer = buffer.slice(end + 2)
+      const field = (name: string) =>
+        fields
+          .filter((line) => line.startsWith(`${name}:`))
+          .map((line) => line.slice(name.length + 1).trimStart())
+          .join('\n')
+      const data = field('data')
+      if (data !== '') yield { id: field('id'), data }
+    }
+  }
+}

@@ -1,0 +1,57 @@
+/** What every command is given, and how its options are read. */
+import { readFileSync } from 'node:fs'
+import { findServer, type Server } from './client.ts'
+import { usage } from './failure.ts'
+import { createOutput, type Output } from './output.ts'
+
+export interface Context {
+  readonly output: Output
+  readonly cwd: string
+  readonly env: NodeJS.ProcessEnv
+  /** Found when first asked for: commands that need no server do not fail without one. */
+  server(): Server
+}
+
+export function createContext(options: { readonly json?: boolean }): Context {
+  let server: Server | null = null
+  return {
+    output: createOutput({ json: options.json === true, env: process.env }),
+    cwd: process.cwd(),
+    env: process.env,
+    server: () => {
+      server ??= findServer(process.env)
+      return server
+    },
+  }
+}
+
+/** Collects a repeated option's values. */
+export function collect(value: string, before: readonly string[]): readonly string[] {
+  return [...before, value]
+}
+
+export function positiveNumber(value: string): number {
+  const number = Number(value)
+  if (!(number > 0)) throw usage(`${JSON.stringify(value)} is not a number above 0`)
+  return number
+}
+
+export function wholeNumber(value: string): number {
+  if (!/^\d{1,9}$/.test(value)) throw usage(`${JSON.stringify(value)} is not a whole number`)
+  return Number(value)
+}
+
+/** A file that the user named. */
+export function readNamedFile(path: string): Buffer {
+  try {
+    return readFileSync(path)
+  } catch (cause) {
+    throw usage(`${path} cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`)
+  }
+}
+
+/** A message from the argument; `-` reads standard input. */
+export function messageText(argument: string | undefined): string {
+  if (argument !== '-') return argument ?? ''
+  return readFileSync(0, 'utf8')
+}

@@ -1,0 +1,344 @@
+/** `hangar session …` */
+import type { Command } from 'commander'
+import { findCheckout, matchRepo } from '../checkout.ts'
+import { callJson } from '../client.ts'
+import {
+  type Context,
+  collect,
+  createContext,
+  messageText,
+  positiveNumber,
+  readNamedFile,
+  wholeNumber,
+} from '../command.ts'
+import { EXIT, type ExitStatus, usage } from '../failure.ts'
+import { eventLine, followEvents } from '../follow.ts'
+import { handOver } from '../local-work.ts'
+import { ago } from '../output.ts'
+import { showSession } from '../show-session.ts'
+import { waitForEnd } from '../wait.ts'
+import type { Listed, WireEvent, WireRepo, WireSession, WireTurn } from '../wire.ts'
+import { addSessionOutCommands } from './session-out.ts'
+
+interface MessageOptions {
+  readonly file: readonly string[]
+  readonly text: readonly string[]
+  readonly schema?: string
+  readonly maxMinutes?: number
+  readonly timeoutMinutes?: number
+  readonly fromLocal?: boolean
+  readonly createRepo?: boolean
+  readonly wait?: boolean
+  readonly json?: boolean
+}
+
+interface NewOptions extends MessageOptions {
+  readonly repo?: string
+  readonly ref?: string
+  readonly harness?: string
+  readonly env?: string
+}
+
+export function addSessionCommands(program: Command): void {
+  const session = program.command('session').description('work with sessions')
+
+  messageOptions(
+    session.command('new').argument('<name>').argument('<message>', 'what is to be done; - reads standard input'),
+  )
+    .description('begin a session')
+    .option('--repo <slug>', 'the repo; default: the one that this checkout belongs to')
+    .option('--ref <ref>', 'branch, tag or commit to start from')
+    .option('--harness <name>', "must be the environment's agent program")
+    .option('--env <name>', 'the environment')
+    .action((name: string, message: string, options: NewOptions) => newSession(name, message, options))
+
+  messageOptions(
+    session.command('send').argument('<name>').argument('[message]', 'the message; - reads standard input'),
+  )
+    .description("send a message: the next turn, or the answer to the session's question")
+    .option('--option <n>', 'pick an offered answer', wholeNumber)
+    .action((name: string, message: string | undefined, options: MessageOptions & { option?: number }) =>
+      send(name, message, options),
+    )
+
+  session
+    .command('wait')
+    .argument('<name>')
+    .description('wait until the newest turn has ended')
+    .option('--timeout <seconds>', 'give up after so long (exit status 124)', positiveNumber)
+    .option('--turn <n>', 'a certain turn', wholeNumber)
+    .option('--json', "print the API's object")
+    .action(async (name: string, options: { timeout?: number; turn?: number; json?: boolean }) => {
+      const context = createContext(options)
+      process.exitCode = await waitForEnd(context, name, {
+        turn: options.turn ?? null,
+        timeoutSeconds: options.timeout ?? null,
+        live: false,
+      })
+    })
+
+  session
+    .command('list')
+    .description('list sessions, the newest first')
+    .option('--repo <slug>', 'only of this repo')
+    .option('--state <state>', 'only in this state')
+    .option('--needs-input', 'only those that wait for an answer')
+    .option('--limit <n>', 'at most so many', wholeNumber, 50)
+    .option('--json', "print the API's object")
+    .action(list)
+
+  session
+    .command('show')
+    .argument('<name>')
+    .description('show a session with its turns')
+    .option('--json', "print the API's object")
+    .action(async (name: string, options: { json?: boolean }) => {
+      const context = createContext(options)
+      showSession(context, await callJson<WireSession>(context.server(), { path: sessionPath(name) }))
+    })
+
+  session
+    .command('events')
+    .argument('<name>')
+    .description("show what happened in a session's turns")
+    .option('-f, --follow', 'go on as it happens')
+    .option('--since <seq>', 'only events after this one', wholeNumber, 0)
+    .option('--json', 'print each event as one line of JSON')
+    .action(events)
+
+  session
+    .command('cancel')
+    .argument('<name>')
+    .description('stop the turn that runs; what it did so far is kept')
+    .option('--json', "print the API's object")
+    .action((name: string, options: { json?: boolean }) => control(name, 'cancel', {}, options))
+
+  session
+    .command('close')
+    .argument('<name>')
+    .description('end a session; its work stays in git')
+    .option('--delete', 'remove its work as well and free its name')
+    .option('--json', "print the API's object")
+    .action((name: string, options: { delete?: boolean; json?: boolean }) =>
+      control(name, 'close', { delete: options.delete === true }, options),
+    )
+
+  addSessionOutCommands(session)
+}
+
+function messageOptions(command: Command): Command {
+  return command
+    .option('--from-local', "hand over this checkout's commits and uncommitted changes")
+    .option('--create-repo', 'with --from-local: host the repo when the server does not know it')
+    .option('--file <path>', 'attach a file (may be repeated)', collect, [])
+    .option('--text <text>', 'attach a text (may be repeated)', collect, [])
+    .option('--schema <file>', 'a JSON Schema that the structured result must fit')
+    .option('--max-minutes <n>', 'budget: minutes', positiveNumber)
+    .option('--timeout-minutes <n>', 'time-out of the turn', positiveNumber)
+    .option('-w, --wait', 'show progress until the turn has ended')
+    .option('--json', "print the API's object")
+}
+
+async function newSession(name: string, message: string, options: NewOptions): Promise<void> {
+  const context = createContext(options)
+  const body = {
+    name,
+    message: messageText(message),
+    ...messageBody(options),
+    ...(options.ref === undefined ? {} : { ref: options.ref }),
+    ...(options.harness === undefined ? {} : { harness: options.harness }),
+    ...(options.env === undefined ? {} : { environment: options.env }),
+  }
+  const create = (repo: string, handed: readonly unknown[]) =>
+    callJson<WireSession>(context.server(), {
+      method: 'POST',
+      path: '/api/sessions',
+      body: { ...body, repo, context: [...handed, ...body.context] },
+    })
+  const made =
+    options.fromLocal === true
+      ? await handOver(
+          findCheckout(context.cwd),
+          localOptions(context, options, options.repo ?? null),
+          name,
+          ({ repo, commit }) => create(repo, [{ kind: 'checkpoint', commit }]),
+        )
+      : await create(options.repo ?? (await repoHere(context)), [])
+  context.output.say(`session ${made.name} on ${made.repo}: turn 1 is ${made.turns[0]?.state ?? 'queued'}`)
+  await ended(context, made, 1, options)
+}
+
+async function send(
+  name: string,
+  message: string | undefined,
+  options: MessageOptions & { option?: number },
+): Promise<void> {
+  const context = createContext(options)
+  if (message === undefined && options.option === undefined)
+    throw usage('say something: hangar session send NAME MESSAGE, or pick an answer with --option N')
+  const body = {
+    ...messageBody(options),
+    message: messageText(message),
+    ...(options.option === undefined ? {} : { option: options.option }),
+  }
+  const post = (handed: readonly unknown[]) =>
+    callJson<WireTurn>(context.server(), {
+      method: 'POST',
+      path: `${sessionPath(name)}/turns`,
+      body: { ...body, context: [...handed, ...body.context] },
+    })
+  let turn: WireTurn
+  if (options.fromLocal === true) {
+    const { repo } = await callJson<WireSession>(context.server(), { path: sessionPath(name) })
+    turn = await handOver(findCheckout(context.cwd), localOptions(context, options, repo), name, ({ commit }) =>
+      post([{ kind: 'checkpoint', commit }]),
+    )
+  } else turn = await post([])
+  context.output.say(`turn ${turn.turn} of ${name} is ${turn.state}`)
+  await ended(context, turn, turn.turn, options, name)
+}
+
+/** Waits when asked to; else prints the object, or the next thing to do. */
+async function ended(
+  context: Context,
+  object: WireSession | WireTurn,
+  turn: number,
+  options: MessageOptions,
+  session?: string,
+): Promise<void> {
+  const name = session ?? (object as WireSession).name
+  if (options.wait === true)
+    process.exitCode = await waitForEnd(context, name, { turn, timeoutSeconds: null, live: true })
+  else if (context.output.json) context.output.data(`${JSON.stringify(object, null, 2)}\n`)
+  else context.output.say(`wait for it with: hangar session wait ${name}`)
+}
+
+function messageBody(options: MessageOptions) {
+  const files = options.file.map((path) => ({
+    kind: 'file',
+    name: path.split('/').at(-1) ?? 'file',
+    content: readNamedFile(path).toString('base64'),
+    encoding: 'base64',
+  }))
+  const texts = options.text.map((content) => ({ kind: 'text', content }))
+  return {
+    context: [...files, ...texts],
+    ...(options.schema === undefined ? {} : { output_schema: parseSchema(options.schema) }),
+    ...(options.maxMinutes === undefined ? {} : { budget: { max_minutes: options.maxMinutes } }),
+    ...(options.timeoutMinutes === undefined ? {} : { timeout_minutes: options.timeoutMinutes }),
+  }
+}
+
+function parseSchema(path: string): unknown {
+  try {
+    return JSON.parse(readNamedFile(path).toString('utf8')) as unknown
+  } catch (cause) {
+    if (cause instanceof SyntaxError) throw usage(`--schema ${path} is not JSON: ${cause.message}`)
+    throw cause
+  }
+}
+
+function localOptions(context: Context, options: MessageOptions, repo: string | null) {
+  return { server: context.server(), output: context.output, repo, createRepo: options.createRepo === true }
+}
+
+async function repoHere(context: Context): Promise<string> {
+  const { items } = await callJson<Listed<WireRepo>>(context.server(), { path: '/api/repos' })
+  const slug = matchRepo(findCheckout(context.cwd), items)
+  if (slug === null)
+    throw usage(
+      'no remote of this checkout names a repo of the server; name one with --repo, or hand your work over with --from-local',
+    )
+  return slug
+}
+
+async function list(options: {
+  repo?: string
+  state?: string
+  needsInput?: boolean
+  limit: number
+  json?: boolean
+}): Promise<void> {
+  const context = createContext(options)
+  const found: WireSession[] = []
+  let cursor: string | null = null
+  do {
+    const page: Listed<WireSession> = await callJson<Listed<WireSession>>(context.server(), {
+      path: '/api/sessions',
+      query: {
+        repo: options.repo,
+        state: options.state,
+        needs_input: options.needsInput === true ? true : undefined,
+        limit: Math.min(200, options.limit - found.length),
+        cursor: cursor ?? undefined,
+      },
+    })
+    found.push(...page.items)
+    cursor = page.next_cursor
+  } while (cursor !== null && found.length < options.limit)
+  const now = Date.now()
+  const rows = found.map((session) => {
+    const last = session.turns.at(-1)
+    return [
+      session.name,
+      session.repo,
+      session.needs_input === null ? session.state : 'needs input',
+      String(session.turns.length),
+      last?.outcome ?? last?.state ?? '',
+      ago(session.updated_at, now),
+      (last?.summary ?? last?.message ?? '').slice(0, 60),
+    ]
+  })
+  context.output.table(['NAME', 'REPO', 'STATE', 'TURNS', 'LAST', 'UPDATED', 'ABOUT'], rows, {
+    items: found,
+    next_cursor: cursor,
+  })
+  if (found.length === 0)
+    context.output.say('no sessions; begin one with: hangar session new NAME MESSAGE --from-local')
+}
+
+async function events(name: string, options: { follow?: boolean; since: number; json?: boolean }): Promise<void> {
+  const context = createContext(options)
+  const print = (event: WireEvent) => {
+    const line = options.json === true ? JSON.stringify(event) : eventLine(event, context.output)
+    if (line !== null) context.output.data(`${line}\n`)
+  }
+  if (options.follow === true) {
+    await followEvents(
+      context.server(),
+      { name, since: options.since, signal: new AbortController().signal, until: () => false },
+      print,
+    )
+    return
+  }
+  for (let since = options.since; ; ) {
+    const page = await callJson<Listed<WireEvent>>(context.server(), {
+      path: `${sessionPath(name)}/events`,
+      query: { since, limit: 1000 },
+    })
+    for (const event of page.items) print(event)
+    if (page.next_cursor === null) return
+    since = Number(page.next_cursor)
+  }
+}
+
+async function control(
+  name: string,
+  verb: 'cancel' | 'close',
+  body: unknown,
+  options: { json?: boolean },
+): Promise<void> {
+  const context = createContext(options)
+  const session = await callJson<WireSession>(context.server(), {
+    method: 'POST',
+    path: `${sessionPath(name)}/${verb}`,
+    body,
+  })
+  if (context.output.json) context.output.data(`${JSON.stringify(session, null, 2)}\n`)
+  else context.output.say(verb === 'cancel' ? `the turn of ${name} is being stopped` : `session ${name} is closed`)
+  process.exitCode = EXIT.done satisfies ExitStatus
+}
+
+export function sessionPath(name: string): string {
+  return `/api/sessions/${encodeURIComponent(name)}`
+}

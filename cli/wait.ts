@@ -1,0 +1,93 @@
+/** Waiting for a turn: its end in words, and the exit status that says how it ended. */
+import { callJson } from './client.ts'
+import type { Context } from './command.ts'
+import { EXIT, type ExitStatus } from './failure.ts'
+import { eventLine, followEvents } from './follow.ts'
+import { type Output, printable } from './output.ts'
+import type { WireArtifact } from './wire.ts'
+
+interface Waited {
+  readonly done: boolean
+  readonly turn: number
+  readonly outcome: string | null
+  readonly summary: string | null
+  readonly result: unknown
+  readonly result_error: string | null
+  readonly artifacts: readonly WireArtifact[]
+  readonly needs_input: string | null
+  readonly question_options: readonly string[]
+  readonly warnings: readonly string[]
+  readonly hint: string
+}
+
+export interface WaitOptions {
+  /** null: the newest. */
+  readonly turn: number | null
+  /** null: without end. */
+  readonly timeoutSeconds: number | null
+  /** Show events as they come. */
+  readonly live: boolean
+}
+
+/** Asks again until the turn has ended; gives the command's exit status. */
+export async function waitForEnd(context: Context, name: string, options: WaitOptions): Promise<ExitStatus> {
+  const stop = new AbortController()
+  const shown =
+    options.live && !context.output.json ? showLive(context, name, options.turn, stop.signal) : Promise.resolve()
+  const endsAt = options.timeoutSeconds === null ? Number.POSITIVE_INFINITY : Date.now() + options.timeoutSeconds * 1000
+  let turn = options.turn
+  for (;;) {
+    const left = Math.max(0, (endsAt - Date.now()) / 1000)
+    const waited = await callJson<Waited>(context.server(), {
+      path: `/api/sessions/${encodeURIComponent(name)}/wait`,
+      query: { timeout_seconds: Math.min(50, left), turn: turn ?? undefined },
+    })
+    turn = waited.turn
+    if (!waited.done && Date.now() < endsAt) continue
+    // The stream of events ends by itself with the turn; a lost one must not hold us.
+    const late = setTimeout(() => stop.abort(), 1_000)
+    if (!waited.done) stop.abort()
+    await shown
+    clearTimeout(late)
+    return report(context, waited)
+  }
+}
+
+async function showLive(context: Context, name: string, turn: number | null, signal: AbortSignal): Promise<void> {
+  const options = {
+    name,
+    since: 0,
+    signal,
+    until: (event: { kind: string; turn: number; [field: string]: unknown }) =>
+      event.kind === 'state' && event['state'] === 'ended' && event.turn === (turn ?? event.turn),
+  }
+  await followEvents(context.server(), options, (event) => {
+    if (turn !== null && event.turn !== turn) return
+    const line = eventLine(event, context.output)
+    if (line !== null) context.output.say(line)
+  }).catch(() => {})
+}
+
+function report(context: Context, waited: Waited): ExitStatus {
+  const { output } = context
+  if (output.json) output.data(`${JSON.stringify(waited, null, 2)}\n`)
+  else inWords(output, waited)
+  output.say(waited.hint)
+  if (!waited.done) return EXIT.timedOut
+  if (waited.outcome === 'needs_input') return EXIT.needsInput
+  return waited.outcome === 'exited' ? EXIT.done : EXIT.turnFailed
+}
+
+function inWords(output: Output, waited: Waited): void {
+  if (!waited.done) return
+  const colour = waited.outcome === 'exited' ? 'green' : waited.outcome === 'needs_input' ? 'yellow' : 'red'
+  output.say(`turn ${waited.turn}: ${output.colour((waited.outcome ?? '').replace('_', ' '), colour)}`)
+  for (const warning of waited.warnings) output.say(`warning: ${printable(warning)}`)
+  if (waited.result_error !== null) output.say(`no structured result: ${printable(waited.result_error)}`)
+  if (waited.summary !== null) output.data(`${printable(waited.summary)}\n`)
+  if (waited.result !== null) output.data(`${JSON.stringify(waited.result, null, 2)}\n`)
+  for (const artifact of waited.artifacts) output.say(`artifact: ${artifact.path} (${artifact.size} bytes)`)
+  if (waited.needs_input === null) return
+  output.data(`${printable(waited.needs_input)}\n`)
+  for (const [place, option] of waited.question_options.entries()) output.data(`  ${place + 1}. ${printable(option)}\n`)
+}

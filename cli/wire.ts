@@ -1,0 +1,77 @@
+/** The API's objects, as far as the CLI reads them. Names are the wire's. */
+
+export interface WireTurn {
+  readonly turn: number
+  readonly message: string
+  readonly state: string
+  readonly outcome: string | null
+  readonly error: { readonly code: string; readonly message: string } | null
+  readonly summary: string | null
+  readonly result: unknown
+  readonly result_error: string | null
+  readonly artifacts: readonly WireArtifact[]
+  readonly warnings: readonly string[]
+  readonly question: string | null
+  readonly question_options: readonly string[]
+  readonly head_commit: string | null
+  readonly checkpoint: string | null
+  readonly started_at: string | null
+  readonly ended_at: string | null
+}
+
+export interface WireArtifact {
+  readonly path: string
+  readonly turn: number
+  readonly uri: string
+  readonly size: number
+  readonly content_type: string
+}
+
+export interface WireSession {
+  readonly name: string
+  readonly repo: string
+  readonly branch: string
+  readonly base_commit: string | null
+  readonly head_commit: string | null
+  readonly state: string
+  readonly needs_input: string | null
+  readonly question_options: readonly string[]
+  readonly harness: string
+  readonly environment: string
+  readonly checkpoint: { readonly commit: string; readonly turn: number; readonly created_at: string } | null
+  readonly sandbox: { readonly id: string; readonly provider: string; readonly state: string } | null
+  readonly turns: readonly WireTurn[]
+  readonly created_at: string
+  readonly updated_at: string
+}
+
+export interface WireRepo {
+  readonly slug: string
+  readonly upstream: string | null
+  readonly default_branch: string
+  readonly url: string
+}
+
+export interface WireToken {
+  readonly id: string
+  readonly name: string
+  readonly scopes: readonly string[]
+  readonly repos: readonly string[] | null
+  readonly created_at: string
+  readonly expires_at: string | null
+  readonly revoked_at: string | null
+  readonly token?: string
+}
+
+export interface WireEvent {
+  readonly seq: number
+  readonly ts: string
+  readonly turn: number
+  readonly kind: string
+  readonly [field: string]: unknown
+}
+
+export interface Listed<T> {
+  readonly items: readonly T[]
+  readonly next_cursor: string | null
+}
