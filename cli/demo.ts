@@ -42,7 +42,7 @@ printf '<h1>Coverage: 100 %%</h1>\\n' >report/coverage.html
 hangar-agent progress --pct 90 "handing back"
 hangar-agent artifact report/coverage.html coverage.html
 rm -r report
-printf '{"files_changed": 4, "from_attachment": "%s"}' "$(cat "$HANGAR_IO/in/$HANGAR_TURN/wish.txt")" | hangar-agent result -
+printf '{"files_changed": 4, "from_attachment": "%s"}' "$(cat "$HANGAR_IO/in/$HANGAR_TURN/text.txt")" | hangar-agent result -
 hangar-agent done "Finished HANDED.md, left notes.txt for you to look at."
 `
 
