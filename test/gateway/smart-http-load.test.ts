@@ -1,0 +1,121 @@
+import { randomBytes } from 'node:crypto'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import type { Oid } from '../../domain/names.ts'
+import { type GitServer, startGitServer } from './git-server.ts'
+
+const commit = async (s: GitServer, cwd: string, file: string, text: string) => {
+  writeFileSync(join(cwd, file), text)
+  await s.git(cwd, 'add', '.')
+  await s.git(cwd, 'commit', '-q', '-m', `change ${file}`)
+  return (await s.git(cwd, 'rev-parse', 'HEAD')).out.trim() as Oid
+}
+
+const incoming = (s: GitServer) =>
+  readdirSync(join(s.repo.dir, 'objects')).filter((name) => name.startsWith('incoming'))
+
+t.test('a fetch with 25,000 haves and divergent history', async (t) => {
+  const s = await startGitServer(t.testdir())
+  t.teardown(() => s.close())
+  const work = await s.work('work')
+  await s.git(work, 'push', '-q', 'origin', 'main')
+  await s.git(work, 'init', '-q', 'other')
+  const other = join(work, 'other')
+  const stream: string[] = []
+  for (let at = 0; at < 25_000; at++)
+    stream.push(`commit refs/heads/x\ncommitter a <a@example.com> ${1_700_000_000 + at} +0000\ndata 1\nx\n`)
+  writeFileSync(join(other, 'stream'), stream.join('\n'))
+  await s.git(other, '-c', 'alias.fi=!git fast-import --quiet < stream', 'fi')
+  const tip = await s.ref('refs/heads/main')
+  for (const version of ['0', '2']) {
+    const args = [
+      ...['-c', `protocol.version=${version}`, '-c', 'http.postBuffer=65536'],
+      ...['-c', 'fetch.negotiationAlgorithm=consecutive'],
+    ]
+    const fetched = await s.git(other, ...args, 'fetch', '-q', s.as('hgt_read'), '+main:refs/heads/got')
+    t.equal(fetched.code, 0, fetched.err)
+    t.equal((await s.git(other, 'rev-parse', 'got')).out.trim(), tip)
+    await s.git(other, 'update-ref', '-d', 'refs/heads/got')
+    await s.git(other, 'prune', '--expire=now')
+  }
+})
+
+t.test('aborted clones leave no process', async (t) => {
+  const s = await startGitServer(t.testdir(), { limits: { maxGitProcesses: 4 } })
+  t.teardown(() => s.close())
+  const work = await s.work('work')
+  for (let at = 0; at < 20; at++) writeFileSync(join(work, `f${at}`), Buffer.alloc(400_000, Math.random().toString()))
+  writeFileSync(join(work, 'random'), randomBytes(12_000_000))
+  await commit(s, work, 'a', 'a')
+  await s.git(work, 'push', '-q', 'origin', 'main')
+  const oid = await s.ref('refs/heads/main')
+  const body = `0011command=fetch0001000fno-progress0032want ${oid}\n0009done\n0000`
+  const auth = `Basic ${Buffer.from('x:hgt_read').toString('base64')}`
+  const one = async () => {
+    const gone = new AbortController()
+    const answer = await fetch(`${s.url}/git-upload-pack`, {
+      method: 'POST',
+      body,
+      headers: {
+        authorization: auth,
+        'git-protocol': 'version=2',
+        'content-type': 'application/x-git-upload-pack-request',
+      },
+      signal: gone.signal,
+    })
+    if (answer.status === 200) await answer.body?.getReader().read()
+    gone.abort()
+    return answer.status
+  }
+  const statuses: number[] = []
+  for (let at = 0; at < 10; at++) statuses.push(...(await Promise.all([one(), one(), one(), one(), one()])))
+  t.equal(statuses.filter((status) => status === 200).length, 50)
+  const left = () =>
+    readdirSync('/proc')
+      .filter((pid) => /^\d+$/.test(pid))
+      .filter((pid) => {
+        try {
+          const command = readFileSync(`/proc/${pid}/cmdline`, 'latin1')
+          const where = readFileSync(`/proc/${pid}/environ`, 'latin1')
+          return /upload-pack|pack-objects/.test(command) && where.includes(s.repo.dir)
+        } catch {
+          return false
+        }
+      })
+  for (let tries = 0; tries < 50 && left().length > 0; tries++) await sleep(100)
+  t.strictSame(left(), [])
+  t.equal((await s.git(work, 'ls-remote', s.as('hgt_read'))).code, 0)
+})
+
+t.test('a push of 60 MB does not grow the memory of the server', async (t) => {
+  const s = await startGitServer(t.testdir())
+  t.teardown(() => s.close())
+  const work = await s.work('work')
+  for (let at = 0; at < 6; at++) writeFileSync(join(work, `big${at}`), randomBytes(10_000_000))
+  await commit(s, work, 'a', 'a')
+  const before = process.memoryUsage().rss
+  let most = 0
+  const timer = setInterval(() => {
+    most = Math.max(most, process.memoryUsage().rss)
+  }, 20)
+  const pushed = await s.git(work, 'push', 'origin', 'main')
+  clearInterval(timer)
+  t.equal(pushed.code, 0, pushed.err)
+  t.ok(most - before < 60_000_000, `grew by ${most - before}`)
+  t.equal((await s.git(work, 'clone', '-q', s.as('hgt_read'), 'clone')).code, 0)
+})
+
+t.test('a push larger than the cap is refused at its refs, and nothing of it stays', async (t) => {
+  const s = await startGitServer(t.testdir(), { limits: { maxPushBytes: 3_000_000 } })
+  t.teardown(() => s.close())
+  const work = await s.work('work')
+  writeFileSync(join(work, 'big'), randomBytes(8_000_000))
+  const oid = await commit(s, work, 'a', 'a')
+  const pushed = await s.git(work, 'push', 'origin', 'main')
+  t.equal(pushed.code, 1)
+  t.match(pushed.err, /larger than 3000000 bytes/)
+  t.equal((await s.git(s.repo.dir, 'cat-file', '-e', oid)).code, 1)
+  t.strictSame(incoming(s), [])
+})
