@@ -95,5 +95,6 @@ async function walk(reachable: Reachable, input: FactsInput, updates: readonly R
   )
   if (exitCode !== 0) return { complete: false }
   const hidden = await reachable.unreachable(input.repo, foreign, view.tips, input.signal)
-  return { complete: hidden.size === 0, commits, others, boundary }
+  const stranger = hidden.size === 0 ? hidden : await taken.notSent(hidden)
+  return { complete: stranger.size === 0, commits, others, boundary }
 }

@@ -8,7 +8,7 @@ import { allOrNothing, decideHistory, decideNames, type Verdict } from '../refs-
 import { placeOf } from '../refs-policy/ref-names.ts'
 import { currentOid, type RefUpdate } from '../refs-policy/ref-update.ts'
 import { isAncestor } from './git/ancestry.ts'
-import { type Ingested, ingestPack } from './git/ingest.ts'
+import { type Ingested, ingestPack, NOTHING_SENT } from './git/ingest.ts'
 import { openQuarantine, type Quarantine } from './git/quarantine.ts'
 import { type Repository, setHead } from './git/repositories.ts'
 import { createPushFacts, type PushFacts } from './push-facts.ts'
@@ -69,7 +69,7 @@ export function createPushes(deps: PushDeps): Pushes {
       const news = allowedUpdates(verdicts).filter((update) => update.new !== ZERO_OID)
       const quarantine = news.length === 0 ? null : await openQuarantine(push.repo)
       try {
-        const taken = quarantine === null ? NOTHING : await takePack(deps, push.repo, quarantine, pack, signal)
+        const taken = quarantine === null ? NOTHING_SENT : await takePack(deps, push.repo, quarantine, pack, signal)
         if (!taken.ok && !taken.missing) return refuseAll(verdicts, taken.reason, taken.reason)
         const facts = await factsOf({ ...push, updates: news, taken, quarantine, signal })
         const decided = decideHistory({ verdicts, facts, atomic: push.head.capabilities.atomic })
@@ -94,8 +94,6 @@ export function refuseAll(verdicts: readonly Verdict[], unpack: string, reason: 
   return { unpack, results: resultsOf(refuse(verdicts, () => reason)) }
 }
 
-const NOTHING: Ingested = { ok: true, has: () => false }
-
 async function takePack(
   deps: PushDeps,
   repo: Repository,
@@ -107,7 +105,9 @@ async function takePack(
     return await ingestPack(repo.dir, quarantine, pack, signal)
   } catch (error) {
     if (!(error instanceof HangarError) || error.code !== 'limit_passed') throw error
-    const reason = `the push is larger than ${deps.limits.maxPushBytes} bytes, or took too long`
+    const reason = signal.aborted
+      ? 'the push was given up'
+      : `the push is larger than ${deps.limits.maxPushBytes} bytes, or took too long`
     return { ok: false, reason, missing: false }
   }
 }

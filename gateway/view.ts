@@ -24,6 +24,7 @@ export interface Views {
 
 /** Answers kept for each view; a client's prefixes are its own choice, so their number is bounded. */
 const MOST_ANSWERS = 8
+const LONGEST_KEY = 4_096
 const MOST_PEELED = 200_000
 
 export function createViews(): Views {
@@ -61,6 +62,7 @@ function keyOf(caller: Caller): string {
 function createView(table: RefSnapshot, caller: Caller, peel: (oid: Oid) => Promise<Oid | null>): View {
   const answers = new Map<string, Promise<Buffer>>()
   const answer = (key: string, make: () => Promise<Buffer>) => {
+    if (key.length > LONGEST_KEY) return make()
     const made = answers.get(key) ?? make()
     if (answers.size >= MOST_ANSWERS) answers.clear()
     answers.set(key, made)

@@ -31,13 +31,29 @@ export function listedRefs(caller: Caller, table: RefTable, listing: Listing): r
   const { prefixes } = listing
   if (listing.protocol !== 2 || prefixes.length === 0) return visibleRefs(caller, table)
   const sees = visibility(caller)
-  const hidesSessions = caller.kind === 'token'
-  const precise = prefixes.filter((prefix) => prefix !== 'refs/heads/')
-  return candidates(table, prefixes).filter(({ name }) => {
-    if (!sees(name)) return false
-    if (!hidesSessions || placeOf(name) !== 'session_branch') return true
-    return precise.some((prefix) => name.startsWith(prefix))
-  })
+  const precise = prefixes.filter((prefix) => prefix !== HEADS)
+  const listed = candidates(table, precise).filter(({ name }) => sees(name))
+  if (precise.length === prefixes.length) return listed
+  const heads = candidates(table, [HEADS]).filter(
+    ({ name }) => sees(name) && (caller.kind === 'grant' || placeOf(name) !== 'session_branch'),
+  )
+  return merge(listed, heads)
+}
+
+const HEADS = 'refs/heads/'
+
+/** Both lists as one, sorted, without doubles. */
+function merge(a: readonly RefEntry[], b: readonly RefEntry[]): RefEntry[] {
+  const merged: RefEntry[] = []
+  let [atA, atB] = [0, 0]
+  for (;;) {
+    const [left, right] = [a[atA], b[atB]]
+    if (left === undefined) return [...merged, ...b.slice(atB)]
+    if (right === undefined) return [...merged, ...a.slice(atA)]
+    merged.push(left.name <= right.name ? left : right)
+    if (left.name <= right.name) atA++
+    if (right.name <= left.name) atB++
+  }
 }
 
 /** The test of one ref name for this caller. */

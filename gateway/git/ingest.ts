@@ -1,5 +1,5 @@
 /** Takes a pack off a stream into a quarantine: checked object by object, each link followed, in bounded memory. */
-import { readdir, readFile } from 'node:fs/promises'
+import { readdir, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { inflateSync } from 'node:zlib'
@@ -8,9 +8,18 @@ import { isOid, type Oid } from '../../domain/names.ts'
 import { runGit } from './process.ts'
 import type { Quarantine } from './quarantine.ts'
 
-/** What is in the quarantine after a pack was taken. */
+/** What a pack held. */
 export type Ingested =
-  | { readonly ok: true; has(oid: Oid): boolean }
+  | {
+      readonly ok: true
+      /** Whether the object is in the quarantine itself. */
+      has(oid: Oid): boolean
+      /**
+       * Those of the objects that the pack did not hold. Slower and exact: git writes no loose object that the store has already, so that an object
+       * may have been sent and yet not be in the quarantine.
+       */
+      notSent(oids: ReadonlySet<Oid>): Promise<ReadonlySet<Oid>>
+    }
   | { readonly ok: false; readonly reason: string; readonly missing: boolean }
 
 /** Packs with fewer objects become loose objects, so that small pushes do not leave a pack each. Source: git's transfer.unpackLimit. */
@@ -50,7 +59,7 @@ export async function ingestPack(
   if (head.bytes.length < 12 || head.bytes.toString('latin1', 0, 4) !== 'PACK')
     return { ok: false, reason: 'the push holds no pack', missing: false }
   const objects = head.bytes.readUInt32BE(8)
-  if (objects === 0 && head.ended) return { ok: true, has: () => false }
+  if (objects === 0 && head.ended) return NOTHING_SENT
   const small = objects < LOOSE_OBJECTS && head.ended && mayUnpack(head.bytes)
   const args = small ? ['unpack-objects', '-q', STRICT] : ['index-pack', '--stdin', STRICT]
   let broken: unknown
@@ -74,9 +83,14 @@ export async function ingestPack(
     maxOutputBytes: 65_536,
   })
   if (broken !== undefined) throw broken
-  if (run.exitCode !== 0) return refusal(run.stderr)
-  return { ok: true, has: await contents(quarantine.dir) }
+  if (run.exitCode !== 0) return refusal(run.stderr.replaceAll(repoDir, '.'))
+  const has = await contents(quarantine.dir)
+  if (!small) return { ok: true, has, notSent: async (oids) => new Set([...oids].filter((oid) => !has(oid))) }
+  return { ok: true, has, notSent: (oids) => notInPack(quarantine.dir, head.bytes, oids) }
 }
+
+/** A push without objects. */
+export const NOTHING_SENT: Ingested = { ok: true, has: () => false, notSent: async (oids) => oids }
 
 /** git's reason, first line, with what is told about absent objects made the same for all. */
 function refusal(stderr: string): Ingested {
@@ -129,6 +143,16 @@ function mayUnpack(pack: Buffer): boolean {
     return false
   }
   return at <= pack.length - 20
+}
+
+/** Indexes the small pack beside what was unpacked of it; the folder is none that is migrated. */
+async function notInPack(dir: string, pack: Buffer, oids: ReadonlySet<Oid>): Promise<ReadonlySet<Oid>> {
+  const [file, index] = [join(dir, 'sent.pack'), join(dir, 'sent.idx')]
+  await writeFile(file, pack)
+  const run = await runGit({ cwd: dir, args: ['index-pack', '-o', index, file], env: { GIT_DIR: dir } })
+  if (run.exitCode !== 0) return oids
+  const sent = await readFile(index)
+  return new Set([...oids].filter((oid) => !isInIndex(sent, oid)))
 }
 
 /** Which objects the quarantine itself holds, without the store behind it. */

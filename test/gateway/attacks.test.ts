@@ -479,6 +479,28 @@ t.test('what a pusher does not see it cannot make its own by naming it', async (
   )
 })
 
+t.test('the same work from two sandboxes is the own work of each', async (t) => {
+  const s = await startGitServer(t.testdir())
+  t.teardown(() => s.close())
+  const { main, inner, blob, tree, work } = await withSecret(s)
+  const own = 'refs/heads/hangar/second'
+  const content = Buffer.from('the secret of csv-fix\n'.repeat(20))
+  const treeBytes = treeOf([['secret', blob]])
+  t.equal(oidOf('tree', treeBytes), tree)
+  const same = commitOf(tree, [main])
+  const pack = [
+    { type: 3 as const, bytes: content },
+    { type: 2 as const, bytes: treeBytes },
+    { type: 1 as const, bytes: same },
+  ]
+  const taken = await push(s, 'hgs_two', [`${ZERO_OID} ${oidOf('commit', same)} ${own}`], packOf(pack))
+  t.strictSame(taken, ['unpack ok', `ok ${own}`])
+  const third = s.as('hgs_fork')
+  t.equal((await s.git(work, 'push', '-q', third, `${inner}:refs/heads/hangar/forked`)).code, 0)
+  t.equal(await s.ref('refs/heads/hangar/forked'), inner, 'the very same commits, sent again')
+  t.equal(await s.inStore('fsck', '--connectivity-only'), '')
+})
+
 t.test('broken packs are refused at their refs, and leave nothing', async (t) => {
   const s = await startGitServer(t.testdir())
   t.teardown(() => s.close())
