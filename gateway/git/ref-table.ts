@@ -6,9 +6,10 @@ import type { RefSnapshot, RefUpdate } from './repository.ts'
 
 /**
  * A directory or file whose mtime is younger than this when it is looked at may change again within the same tick of the file
- * system's clock and look the same: it is looked at again the next time. (Git calls such entries racily clean.)
+ * system's clock and look the same: it is looked at again the next time. (Git calls such entries racily clean.) A tick is 4 to 10 ms,
+ * but on a virtual machine that was kept waiting the file system's clock was seen to lag by more than 50.
  */
-const RACY_MS = 50
+const RACY_MS = 250
 
 interface LooseFile {
   readonly mark: string
@@ -134,8 +135,7 @@ export class RefTable {
       if (entry.isDirectory()) {
         if (!this.#directories.has(`${path}/${name}`)) this.#scan(`${path}/${name}`)
       } else if (!name.endsWith('.lock') && !/[\x00-\x20\x7f]/.test(name)) {
-        seen.add(name)
-        this.#readLoose(directory, path, name)
+        if (this.#readLoose(directory, path, name)) seen.add(name)
       }
     }
     for (const name of [...directory.files.keys()]) {
@@ -145,15 +145,19 @@ export class RefTable {
     }
   }
 
-  #readLoose(directory: LooseDirectory, path: string, name: string): void {
+  /** False when the file has gone since its directory was read. */
+  #readLoose(directory: LooseDirectory, path: string, name: string): boolean {
     const file = this.#path(`${path}/${name}`)
     const mark = markOf(file)
     const known = directory.files.get(name)
-    if (known?.settled && known.mark === mark.text) return
-    const value = parseLoose(readOrEmpty(file))
+    if (known?.settled && known.mark === mark.text) return true
+    const text = mark.text === '' ? '' : readOrEmpty(file)
+    if (text === '' && markOf(file).text === '') return false
+    const value = parseLoose(text)
     directory.files.set(name, { mark: mark.text, settled: mark.settled, value })
     if (typeof value === 'object' && value !== null && typeof known?.value !== 'object') this.#symrefs += 1
     if (known === undefined || known.value !== value) this.#touch(`${path}/${name}`)
+    return true
   }
 
   #loadPacked(mark: string): void {
@@ -205,12 +209,14 @@ interface Entry {
 
 /** What tells one state of a file from another, and whether it is old enough to tell; empty when it is absent. */
 function markOf(path: Buffer): { text: string; settled: boolean } {
+  // The wall clock, not the server's `Clock`: it is compared with what the file system wrote. Read first: this process may be kept
+  // waiting between the two for longer than RACY_MS.
+  const now = Date.now()
   const stat = statSync(path, { bigint: true, throwIfNoEntry: false })
   if (stat === undefined) return { text: '', settled: true }
-  // The wall clock, not the server's `Clock`: it is compared with what the file system wrote.
   return {
     text: `${stat.mtimeNs} ${stat.ino} ${stat.size}`,
-    settled: Date.now() - Number(stat.mtimeNs / 1_000_000n) > RACY_MS,
+    settled: now - Number(stat.mtimeNs / 1_000_000n) > RACY_MS,
   }
 }
 

@@ -33,13 +33,14 @@ export interface RepositoriesDeps {
   readonly signer: Signer
   readonly log: Log
   readonly clock?: Clock
+  /** So many repositories keep their table of refs and their children (default 64); the rest sleep until asked. */
+  readonly maxAwake?: number
 }
 
 /** What the store looks like; a server refuses one of a later version. */
 const FORMAT_VERSION = 1
 const FORMAT_REF = 'refs/hangar/meta/format' as RefName
 const REPOS_PREFIX = 'refs/hangar/repos/'
-/** So many repositories keep their table of refs and their children; the rest sleep until asked. */
 const MAX_AWAKE = 64
 
 interface Opened {
@@ -108,7 +109,7 @@ async function openStore(deps: RepositoriesDeps, unlock: () => Promise<void>): P
     opened.delete(slug)
     opened.set(slug, found)
     found.catch(() => opened.delete(slug))
-    const sleeping = [...opened.values()].at(-1 - MAX_AWAKE)
+    const sleeping = [...opened.values()].at(-1 - (deps.maxAwake ?? MAX_AWAKE))
     if (sleeping !== undefined) sleeping.then((old) => old.rest()).catch(() => {})
     return found
   }

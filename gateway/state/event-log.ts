@@ -1,5 +1,5 @@
 /** What happened in the store, in one rising sequence, kept in the index: upper floors follow it by a cursor of their own. */
-import { errors } from '../../domain/errors.ts'
+import { errors, messageOf } from '../../domain/errors.ts'
 import { type Oid, type RefName, type RepoSlug, ZERO_OID } from '../../domain/names.ts'
 import type { Clock } from '../../domain/ports.ts'
 import type { Repositories } from '../git/repositories.ts'
@@ -121,18 +121,22 @@ function seen(repo: RepoSlug | null, ref: RefName, oid: Oid): IndexChange {
 /**
  * At start: compares every repository's refs with those that events have told of, and appends one push event a repository (by
  * `unknown`) for what moved without one, as a crash between the move and the event leaves it. The first time, with a fresh
- * index, all is taken as seen: nothing is known to have moved.
+ * index, all is taken as seen: nothing is known to have moved. A repository that cannot be opened is named, not stopped at.
  */
 export async function reconcilePushes(deps: {
   readonly repositories: Repositories
   readonly index: Index
   readonly events: EventLog
-}): Promise<{ events: number }> {
+}): Promise<{ events: number; unreadable: { readonly repo: RepoSlug; readonly reason: string }[] }> {
   const { repositories, index, events } = deps
   const first = (await index.meta.get('reconciled')) === null
+  const unreadable: { repo: RepoSlug; reason: string }[] = []
   let count = 0
   for (const slug of await repositories.list()) {
-    const repo = await repositories.open(slug)
+    const repo = await repositories.open(slug).catch((error: unknown) => {
+      unreadable.push({ repo: slug, reason: messageOf(error) })
+      return null
+    })
     if (repo === null) continue
     const updates = await unseenUpdates(index, slug, (await repo.refs.snapshot()).refs)
     if (updates.length === 0) continue
@@ -143,7 +147,7 @@ export async function reconcilePushes(deps: {
     }
   }
   await index.batch([{ section: 'meta', key: 'reconciled', value: true }], { durable: true })
-  return { events: count }
+  return { events: count, unreadable }
 }
 
 async function unseenUpdates(

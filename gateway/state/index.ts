@@ -1,6 +1,6 @@
 /** What can be looked up fast and rebuilt from git: LevelDB in typed sections. Deleting its directory loses nothing but open cursors. */
 import { randomBytes } from 'node:crypto'
-import { rename } from 'node:fs/promises'
+import { mkdir, rename } from 'node:fs/promises'
 import { Level } from 'level'
 import { errors, messageOf } from '../../domain/errors.ts'
 import type { Token } from '../../domain/grant.ts'
@@ -134,6 +134,7 @@ export async function openIndex(deps: { readonly dir: string; readonly log: Log 
 }
 
 async function openLevel(dir: string): Promise<Level<string, string>> {
+  await mkdir(dir, { recursive: true, mode: 0o700 })
   const level = new Level<string, string>(dir, { keyEncoding: 'utf8', valueEncoding: 'utf8' })
   await level.open()
   return level

@@ -1,5 +1,6 @@
 /** Builds the index's listings again from the records in git. */
 import { gunzipSync } from 'node:zlib'
+import { messageOf } from '../../domain/errors.ts'
 import type { RefName, RepoSlug, SessionName } from '../../domain/names.ts'
 import type { RunEvent } from '../../domain/run-event.ts'
 import type { SessionRecord, TurnRecord } from '../../domain/session.ts'
@@ -19,30 +20,47 @@ const LOG_REF = /^refs\/hangar\/sessions\/([a-z0-9][a-z0-9-]{0,62})\/log$/
 /** Run events of a turn, unpacked. */
 const MAX_EVENTS_BYTES = 256 * 1_048_576
 
+/** A repository, or one session of it, that could not be read; what the index had of it stays. */
+export interface Unreadable {
+  readonly repo: RepoSlug
+  readonly session: string | null
+  readonly reason: string
+}
+
 /**
  * Takes in the sessions whose log has moved since they were indexed (`full`: all of them, and what only the index knew, such as cursors
  * and the live events of unfinished turns, is dropped), forgets those that are gone, and loads the tokens. A session is one
  * batch, so a cut leaves whole sessions. A full one gives the same entries whatever was there before.
  */
-export async function reindex(deps: ReindexDeps, options: { readonly full: boolean }): Promise<{ sessions: number }> {
+export async function reindex(
+  deps: ReindexDeps,
+  options: { readonly full: boolean },
+): Promise<{ sessions: number; unreadable: Unreadable[] }> {
   const { repositories, index, ledger } = deps
   const present = new Set<string>()
+  const unreadable: Unreadable[] = []
   let count = 0
   for (const slug of await repositories.list()) {
-    const repo = await repositories.open(slug)
+    const give = (session: string | null) => (error: unknown) => {
+      unreadable.push({ repo: slug, session, reason: messageOf(error) })
+      return null
+    }
+    const repo = await repositories.open(slug).catch(give(null))
     if (repo === null) continue
     for (const { name: ref, oid } of (await repo.refs.snapshot()).refs) {
       const name = LOG_REF.exec(ref)?.[1] as SessionName | undefined
       if (name === undefined) continue
       present.add(name)
       if (!options.full && (await index.sessions.get(name))?.logOid === oid) continue
-      if (await indexSession(deps, { repo, slug, name, ref, full: options.full })) count += 1
+      if (await indexSession(deps, { repo, slug, name, ref, full: options.full }).catch(give(name))) count += 1
     }
   }
-  for (const [name] of await index.sessions.range())
-    if (!present.has(name)) await index.batch(await dropChanges(index, name, { keepLive: false }))
+  const closed = new Set(unreadable.filter(({ session }) => session === null).map(({ repo }) => repo))
+  for (const [name, entry] of await index.sessions.range())
+    if (!present.has(name) && !closed.has(entry.repo))
+      await index.batch(await dropChanges(index, name, { keepLive: false }))
   await indexTokens(index, await readTokens(repositories.server, ledger))
-  return { sessions: count }
+  return { sessions: count, unreadable }
 }
 
 async function indexTokens(index: Index, tokens: Awaited<ReturnType<typeof readTokens>>): Promise<void> {
