@@ -10,7 +10,7 @@ import type { Reachable } from './reachable.ts'
 import type { View } from './view.ts'
 import type { PushHead } from './wire/receive-pack.ts'
 
-export interface PushFact extends HistoryContext {
+interface PushFact extends HistoryContext {
   /** The new value's history was seen to continue the old one; false says nothing. */
   readonly continuesOld: boolean
 }

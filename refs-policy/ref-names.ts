@@ -48,6 +48,12 @@ function hangarPlace(ref: string): RefPlace {
   return /^refs\/hangar\/sessions\/[^/]+\/sealed(?:\/|$)/.test(ref) ? 'sealed' : 'record'
 }
 
+/** Whether some caller may move the ref by a push at all; hangar's own records move otherwise. */
+export function isPushable(ref: string): boolean {
+  const place = placeOf(ref)
+  return (place !== 'record' && place !== 'sealed') || /^refs\/hangar\/sessions\/[^/]+\/checkpoint$/.test(ref)
+}
+
 /** Whether the ref is `refs/hangar/incoming/<name>` with one name after it. */
 export function isIncomingRef(ref: string): boolean {
   return /^refs\/hangar\/incoming\/[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$/.test(ref)

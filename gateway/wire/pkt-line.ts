@@ -10,7 +10,7 @@ export type Pkt =
 export const FLUSH_PKT = Buffer.from('0000')
 export const DELIM_PKT = Buffer.from('0001')
 /** The largest payload of one packet line. Source: git's gitprotocol-common. */
-export const MAX_PKT_PAYLOAD = 65_516
+const MAX_PKT_PAYLOAD = 65_516
 
 /** One packet line; text is taken as latin1, so that bytes of ref names pass unchanged. Throws a RangeError over 65,516 bytes. */
 export function pktLine(content: string | Buffer): Buffer {

@@ -32,7 +32,7 @@ export interface PushHead {
   readonly shallow: boolean
 }
 
-export interface PushCapabilities {
+interface PushCapabilities {
   readonly reportStatus: boolean
   readonly sideband: Sideband
   readonly atomic: boolean

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { Oid } from '../../domain/names.ts'
+import { createGitSlots } from '../../gateway/git-slots.ts'
 import { type GitServer, startGitServer } from './git-server.ts'
 
 const commit = async (s: GitServer, cwd: string, file: string, text: string) => {
@@ -118,4 +119,38 @@ t.test('a push larger than the cap is refused at its refs, and nothing of it sta
   t.match(pushed.err, /larger than 3000000 bytes/)
   t.equal((await s.git(s.repo.dir, 'cat-file', '-e', oid)).code, 1)
   t.strictSame(incoming(s), [])
+})
+
+t.test('slots go to who waits, and a full queue or a long wait is told to come back', async (t) => {
+  const slots = createGitSlots({ most: 1, mostWaiting: 1, waitMs: 100 })
+  const { signal } = new AbortController()
+  const release = await slots.take(signal)
+  const second = slots.take(signal)
+  await t.rejects(slots.take(signal), { code: 'busy', status: 503 })
+  release()
+  release()
+  const releaseSecond = await second
+  await t.rejects(slots.take(signal), { code: 'busy' })
+  const gone = new AbortController()
+  const third = slots.take(gone.signal)
+  gone.abort()
+  await t.rejects(third, { code: 'busy' })
+  releaseSecond()
+  t.type(await slots.take(signal), 'function')
+})
+
+t.test('a busy server answers 503 and when to come back', async (t) => {
+  const s = await startGitServer(t.testdir(), { limits: { maxGitProcesses: 0 } })
+  t.teardown(() => s.close())
+  const answer = await fetch(`${s.url}/git-upload-pack`, {
+    method: 'POST',
+    body: `0011command=fetch00010032want ${'a'.repeat(40)}\n0009done\n0000`,
+    headers: {
+      authorization: `Bearer hgt_read`,
+      'git-protocol': 'version=2',
+      'content-type': 'application/x-git-upload-pack-request',
+    },
+  })
+  t.equal(answer.status, 503)
+  t.equal(answer.headers.get('retry-after'), '5')
 })
