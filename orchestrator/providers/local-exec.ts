@@ -31,12 +31,15 @@ export function startInside(
   })
   child.on('error', () => {})
   child.stdin?.on('error', () => {})
+  let swept = false
   return {
     child,
     async end() {
-      if (child.pid !== undefined && child.exitCode === null && child.signalCode === null)
-        signalProcess(-child.pid, 'SIGKILL')
-      if (sandbox.isolation !== 'bubblewrap') await killFound(() => findMarked(`HANGAR_RUN=${mark}`))
+      const ended = child.pid === undefined || child.exitCode !== null || child.signalCode !== null
+      if (!ended && child.pid !== undefined) signalProcess(-child.pid, 'SIGKILL')
+      if (sandbox.isolation === 'bubblewrap' || swept) return
+      // After the command's own end nothing of it can be started any more but by what this finds.
+      swept = (await killFound(() => findMarked(`HANGAR_RUN=${mark}`))) && ended
     },
   }
 }

@@ -16,14 +16,16 @@ export function signalProcess(pid: number, signal: NodeJS.Signals): void {
 
 /** Living processes (no zombies) that the test holds for. */
 export async function findProcesses(test: (pid: number) => Promise<boolean>): Promise<number[]> {
-  const found: number[] = []
-  for (const name of await readdir('/proc')) {
-    const pid = Number(name)
-    if (!Number.isInteger(pid) || pid === process.pid || !(await test(pid).catch(() => false))) continue
-    const state = await processState(pid)
-    if (state !== null && !/[ZX]/.test(state.state)) found.push(pid)
-  }
-  return found
+  const names = (await readdir('/proc')).filter((name) => /^\d+$/.test(name) && Number(name) !== process.pid)
+  const found = await Promise.all(
+    names.map(async (name) => {
+      const pid = Number(name)
+      if (!(await test(pid).catch(() => false))) return null
+      const state = await processState(pid)
+      return state === null || /[ZX]/.test(state.state) ? null : pid
+    }),
+  )
+  return found.filter((pid) => pid !== null)
 }
 
 /** Processes whose first environment holds `NAME=VALUE` exactly. */

@@ -82,7 +82,7 @@ class LocalProvider implements Provider {
     const made = this.#making.then(async () => {
       await this.#recover()
       const sandbox = await makeSandbox({ ...this.#deps, isolation: this.#best }, spec)
-      if (sandbox.uid === null && process.getuid?.() === 0)
+      if (sandbox.isolation === 'bubblewrap' && sandbox.uid === null && process.getuid?.() === 0)
         this.#deps.log.warn(
           { sandbox: spec.id },
           "the sandbox runs as the server's own user: its directory or a mount is not open to others",

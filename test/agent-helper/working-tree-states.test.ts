@@ -15,9 +15,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
+import { toolchains } from './toolchains.ts'
 
 const helper = fileURLToPath(new URL('../../../agent-helper/hangar-agent', import.meta.url))
 const root = mkdtempSync(join(tmpdir(), 'hangar-states-'))
+t.setTimeout(900_000)
 t.teardown(() => rmSync(root, { recursive: true, force: true }))
 
 /** A user's configuration that changes what careless git commands do. */
@@ -424,7 +426,11 @@ function carry(top: string, objects: string, commit: string): string {
 for (const mood of ['plain', 'surprising'] as const)
   t.test(`states of a checkout, ${mood} configuration`, async (t) => {
     const env = mood === 'plain' ? {} : { HOME: hostileHome }
-    for (const state of STATES) {
+    // Where HEAD is, and what is left out, no setting touches: those rows are tried once.
+    const states = STATES.filter(
+      (state) => mood === 'plain' || !(state.from || state.unborn || state.sparse || state.warning),
+    )
+    for (const state of states) {
       await t.test(state.name, async (t) => {
         const { top, cwd } = checkout(state)
         if (mood === 'surprising') {
@@ -573,8 +579,8 @@ t.test('the script gives the same under every shell and awk there is', async (t)
     "echo s >> a; git add a; printf x > $'odd\\n\"name\\\\101'; rm c; git rm -q b; mkdir 'n n'; echo u > 'n n/u'; git update-index --assume-unchanged dir/d; echo e >> dir/d; git add -N 'n n/u'; git init -q nested; (cd nested; git commit -q --allow-empty -m x)"
   const { top } = checkout({ name: '', script })
   const results: string[] = []
-  for (const [name, path] of toolchains()) {
-    const objects = `${top}-objects-${name}`
+  for (const { name, path } of toolchains(root)) {
+    const objects = `${top}-objects-${name.replaceAll(' ', '-')}`
     const shot = snapshot(top, objects, ['--max-files', '100'], { PATH: path })
     t.equal(shot.status, 0, `${name} ${shot.err}`)
     const tree = must(
@@ -586,26 +592,3 @@ t.test('the script gives the same under every shell and awk there is', async (t)
   }
   t.equal(new Set(results).size, 1, results.join('\n'))
 })
-
-/** PATHs on which `sh` and `awk` are each of the ones installed, and once busybox for all else. */
-function toolchains(): [string, string][] {
-  const which = (name: string) =>
-    run(root, ['sh', '-c', `command -v ${name}`])
-      .stdout.toString()
-      .trim()
-  const made: [string, string][] = []
-  for (const shell of ['dash', 'bash', 'busybox'])
-    for (const awk of ['mawk', 'gawk', 'busybox']) {
-      if (which(shell) === '' || which(awk) === '') continue
-      const dir = join(root, `tools-${shell}-${awk}`)
-      mkdirSync(dir)
-      sh(dir, `ln -s ${which(shell)} sh; ln -s ${which(awk)} awk`)
-      if (awk === 'busybox')
-        sh(
-          dir,
-          `for tool in od tr fold sed cp find ls sort cut head tail paste mktemp date xargs grep cksum wc mv rm cat ln chmod mkdir uname; do ln -s ${which(awk)} $tool; done`,
-        )
-      made.push([`${shell}-${awk}`, `${dir}:${environment.PATH}`])
-    }
-  return made
-}

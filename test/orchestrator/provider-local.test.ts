@@ -25,6 +25,7 @@ chmodSync(base, 0o711)
 // Somewhere that every user may read: the tree under test may not be.
 const helperFile = join(base, 'hangar-agent')
 cpSync(join(root, 'agent-helper', 'hangar-agent'), helperFile)
+t.setTimeout(900_000)
 t.teardown(() => rmSync(base, { recursive: true, force: true }))
 
 const silent = { info() {}, warn() {}, error() {} }
