@@ -1,4 +1,5 @@
 /** The agent's result against the message's JSON Schema: an untrusted schema runs in a worker that is ended when it takes too long. */
+import { once } from 'node:events'
 import { isMainThread, parentPort, Worker } from 'node:worker_threads'
 import { Ajv, type ErrorObject } from 'ajv'
 import { Ajv2020 } from 'ajv/dist/2020.js'
@@ -30,7 +31,7 @@ interface Question {
 
 /** One warm worker, replaced when a schema makes it hang; questions are asked one after another. */
 export function createResultChecker(): ResultChecker {
-  let worker: Worker | null = null
+  let worker: Promise<Worker> | null = null
   let last: Promise<unknown> = Promise.resolve()
 
   const ask = (question: Question): Promise<string | null> => {
@@ -39,14 +40,13 @@ export function createResultChecker(): ResultChecker {
     return answer
   }
   const askWorker = async (question: Question): Promise<string | null> => {
-    worker ??= new Worker(new URL(import.meta.url), { resourceLimits: { maxOldGenerationSizeMb: 256 } })
-    worker.unref()
+    worker ??= startWorker()
     const asked = worker
     try {
-      return await answerOf(asked, question)
+      return await answerOf(await asked, question)
     } catch (error) {
       worker = null
-      await asked.terminate()
+      await asked.then((hanging) => hanging.terminate()).catch(() => {})
       return messageOf(error)
     }
   }
@@ -64,8 +64,9 @@ export function createResultChecker(): ResultChecker {
       return parsed.ok ? ask({ schema: JSON.stringify(schema), text: null }) : `output_schema: ${parsed.reason}`
     },
     close: async () => {
-      await worker?.terminate()
+      const running = worker
       worker = null
+      await (await running)?.terminate()
     },
   }
 }
@@ -91,31 +92,34 @@ function parseJson(text: string): { ok: true; value: unknown } | { ok: false; re
   }
 }
 
+/** A worker that has loaded its code: a schema's time does not count the start of a busy machine. */
+async function startWorker(): Promise<Worker> {
+  const worker = new Worker(new URL(import.meta.url), { resourceLimits: { maxOldGenerationSizeMb: 256 } })
+  worker.unref()
+  await once(worker, 'message')
+  return worker
+}
+
 function answerOf(worker: Worker, question: Question): Promise<string | null> {
   return new Promise((resolve, reject) => {
-    const done = (settle: () => void) => {
+    const answered = (answer: string | null) => settle(() => resolve(answer))
+    const failed = (error: unknown) =>
+      settle(() => reject(new Error(`the output_schema could not be checked: ${messageOf(error)}`)))
+    const ended = () => failed('its worker ended')
+    const settle = (act: () => void) => {
       clearTimeout(timer)
-      worker.removeAllListeners()
-      settle()
+      worker.off('message', answered).off('error', failed).off('exit', ended)
+      act()
     }
-    const timer = setTimeout(
-      () =>
-        done(() =>
-          reject(new Error(`the output_schema took longer than ${TIME_LIMIT_MS / 1000} s to check; simplify it`)),
-        ),
-      TIME_LIMIT_MS,
-    )
-    worker.once('message', (answer: string | null) => done(() => resolve(answer)))
-    worker.once('error', (error) =>
-      done(() => reject(new Error(`the output_schema could not be checked: ${messageOf(error)}`))),
-    )
-    worker.once('exit', () => done(() => reject(new Error('the output_schema could not be checked: its worker ended'))))
+    const timer = setTimeout(() => failed(`it took longer than ${TIME_LIMIT_MS / 1000} s; simplify it`), TIME_LIMIT_MS)
+    worker.on('message', answered).on('error', failed).on('exit', ended)
     worker.postMessage(question)
   })
 }
 
 if (!isMainThread && parentPort !== null) {
   const port = parentPort
+  port.postMessage('ready')
   port.on('message', (question: Question) => port.postMessage(answer(question)))
 }
 

@@ -1,10 +1,11 @@
 /** Turns are cancelled, sessions closed and deleted here; sandboxes and grants go with them. */
 import { errors } from '../domain/errors.ts'
-import { type RefName, type SessionName, workBranch, ZERO_OID } from '../domain/names.ts'
+import { type SessionName, workBranch, ZERO_OID } from '../domain/names.ts'
 import type { Clock } from '../domain/ports.ts'
 import type { Provider } from '../domain/sandbox.ts'
 import type { SessionRecord, TurnRecord } from '../domain/session.ts'
 import type { Repositories } from '../gateway/git/repositories.ts'
+import type { RefUpdate } from '../gateway/git/repository.ts'
 import type { Grants } from '../gateway/grants.ts'
 import { type SessionRefKind, sessionRef } from '../refs-policy/ref-names.ts'
 import type { NameClaims } from './name-claims.ts'
@@ -85,15 +86,15 @@ export function createSessionControl(deps: SessionControlDeps): SessionControl {
     remove: async (name) => {
       await close(name)
       const repo = await records.repository(name)
-      const moves: { ref: RefName; old: NonNullable<Awaited<ReturnType<typeof repo.refs.read>>> }[] = []
+      const moves: RefUpdate[] = []
       for (const ref of [workBranch(name), ...OWN_REFS.map((kind) => sessionRef(name, kind))]) {
         const old = await repo.refs.read(ref)
-        if (old !== null) moves.push({ ref, old })
+        if (old !== null) moves.push({ ref, old, new: ZERO_OID })
       }
-      const gone = await repo.refs.transact(moves.map(({ ref, old }) => ({ ref, old, new: ZERO_OID })))
+      const gone = await repo.refs.transact(moves)
       if (!gone.ok) throw errors.conflict(`session ${name} could not be removed: ${gone.reason}; try again`)
       await deps.claims.release(name)
-      await records.forget(name)
+      await records.forget(name, moves)
     },
   }
 }

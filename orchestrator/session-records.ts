@@ -8,6 +8,7 @@ import { checkSessionMove, checkTurnMove } from '../domain/turn-moves.ts'
 import type { Repositories } from '../gateway/git/repositories.ts'
 import type { RefUpdate, Repository } from '../gateway/git/repository.ts'
 import type { Change, Ledger } from '../gateway/ledger.ts'
+import { seenMove } from '../gateway/state/event-log.ts'
 import { type Index, type IndexChange, orderKey, type SessionEntry, turnKey } from '../gateway/state/index.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 
@@ -46,7 +47,7 @@ export interface SessionRecords {
   /** A file of the newest record's tree. */
   file(name: SessionName, path: string): Promise<Buffer | null>
   /** Removes a session's entries from the index, after its refs are gone. */
-  forget(name: SessionName): Promise<void>
+  forget(name: SessionName, moves: readonly RefUpdate[]): Promise<void>
   /** Calls back after each move of the session; returns its removal. */
   onMove(name: SessionName, listener: () => void): () => void
 }
@@ -75,13 +76,15 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
   }
   const publish = async (repo: Repository, logOid: Oid, move: SessionMove) => {
     const { session } = move
-    if (repo.slug === null) throw errors.internal('a session needs a repo of its own')
+    const { slug } = repo
+    if (slug === null) throw errors.internal('a session needs a repo of its own')
     await index.batch([
-      { section: 'sessions', key: session.name, value: { logOid, repo: repo.slug, session } },
+      { section: 'sessions', key: session.name, value: { logOid, repo: slug, session } },
       { section: 'order', key: orderKey(session.createdAt, session.name), value: session.name },
       ...(move.turns ?? []).map(
         (turn): IndexChange => ({ section: 'turns', key: turnKey(session.name, turn.turn), value: turn }),
       ),
+      ...(move.alsoMove ?? []).map((update) => seenMove(slug, update)),
       ...(move.index ?? []),
     ])
     moves.emit(session.name)
@@ -135,7 +138,7 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
     },
     turns: async (name) => (await index.turns.range({ prefix: `${name}/` })).map(([, turn]) => turn),
     file: async (name, path) => ledger.readFile(await repository(name), sessionRef(name, 'log'), path),
-    forget: async (name) => {
+    forget: async (name, gone) => {
       const entry = await find(name)
       const [turns, events] = await Promise.all([
         index.turns.range({ prefix: `${name}/` }),
@@ -144,6 +147,7 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
       await index.batch([
         { section: 'sessions', key: name, value: null },
         { section: 'cursors', key: name, value: null },
+        ...(entry === null ? [] : gone.map((update) => seenMove(entry.repo, update))),
         ...(entry === null
           ? []
           : [{ section: 'order', key: orderKey(entry.session.createdAt, name), value: null } as const]),

@@ -87,8 +87,10 @@ export async function startServer({ config, log, cliFile, ...options }: ServerOp
     const index = keep(await openIndex({ dir: join(config.dataDir, 'index'), log }), (value) => value.close())
     const ledger = createLedger({ clock })
     const eventLog = keep(await createEventLog({ index, clock }), (value) => value.close())
-    await reindex({ repositories, index, ledger }, { full: options.reindex === true || index.fresh })
-    await reconcilePushes({ repositories, index, events: eventLog })
+    const indexed = await reindex({ repositories, index, ledger }, { full: options.reindex === true || index.fresh })
+    const reconciled = await reconcilePushes({ repositories, index, events: eventLog })
+    for (const unreadable of [...indexed.unreadable, ...reconciled.unreadable])
+      log.error({ ...unreadable }, 'something in the store cannot be read; what else there is works on')
     const tokens = await createTokens({ server: repositories.server, ledger, index, clock, random })
     const grants = createGrants({ clock, random })
 

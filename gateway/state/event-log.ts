@@ -2,6 +2,7 @@
 import { errors, messageOf } from '../../domain/errors.ts'
 import { type Oid, type RefName, type RepoSlug, ZERO_OID } from '../../domain/names.ts'
 import type { Clock } from '../../domain/ports.ts'
+import { isPushable } from '../../refs-policy/ref-names.ts'
 import type { Repositories } from '../git/repositories.ts'
 import type { RefUpdate } from '../git/repository.ts'
 import { type Index, type IndexChange, refSeenKey, type StoreEvent, type StoreEventBody, seqKey } from './index.ts'
@@ -114,6 +115,11 @@ function changesOf(event: StoreEvent): IndexChange[] {
   return [stored, ...event.updates.map((update) => seen(event.repo, update.ref, update.new))]
 }
 
+/** The index change for a ref that the orchestrator moved itself: no push is to be told of it. */
+export function seenMove(repo: RepoSlug, { ref, new: oid }: RefUpdate): IndexChange {
+  return seen(repo, ref, oid)
+}
+
 function seen(repo: RepoSlug | null, ref: RefName, oid: Oid): IndexChange {
   return { section: 'refsSeen', key: refSeenKey(repo, ref), value: oid === ZERO_OID ? null : oid }
 }
@@ -161,8 +167,8 @@ async function unseenUpdates(
   for (const { name, oid } of refs) {
     const old = known.get(name) ?? ZERO_OID
     known.delete(name)
-    if (old !== oid) updates.push({ ref: name, old, new: oid })
+    if (isPushable(name) && old !== oid) updates.push({ ref: name, old, new: oid })
   }
-  for (const [name, old] of known) updates.push({ ref: name as RefName, old, new: ZERO_OID })
+  for (const [name, old] of known) if (isPushable(name)) updates.push({ ref: name as RefName, old, new: ZERO_OID })
   return updates
 }

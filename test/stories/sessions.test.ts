@@ -76,10 +76,10 @@ t.test('one session and its turns', async (t) => {
       'the agent runs',
       async () => (await hangar.api('GET', '/api/sessions/cancelled')).body.turns[0].state === 'running',
     )
-    await waitUntil('its child runs', async () => (await shell(hangar.dir, 'pgrep -f "sleep 4242" || true')) !== '')
+    await waitUntil('its child runs', async () => (await shell(hangar.dir, 'pgrep -f "sleep 424[2]" || true')) !== '')
     t.equal((await hangar.api('POST', '/api/sessions/cancelled/cancel', {})).status, 200)
     t.match(await waitFor(hangar, 'cancelled'), { done: true, outcome: 'cancelled' })
-    t.equal(await shell(hangar.dir, 'pgrep -f "sleep 4242" || true'), '', 'no process is left')
+    t.equal(await shell(hangar.dir, 'pgrep -f "sleep 424[2]" || true'), '', 'no process is left')
     t.match((await hangar.api('GET', '/api/sessions/cancelled/patch')).bytes.toString(), /kept\.txt/)
     t.match(await hangar.api('POST', '/api/sessions/cancelled/cancel', {}), { status: 409, body: { code: 'conflict' } })
     await hangar.api('POST', '/api/sessions/cancelled/turns', { message: 'test -f kept.txt' })
