@@ -125,6 +125,35 @@ export const SETTINGS = [
   },
 ] as const satisfies readonly Setting[]
 
+/** The settings of an environment, in words; docs/settings.md is made from this table. */
+export const ENVIRONMENT_SETTINGS = [
+  { path: 'provider', default: '`local`', doc: 'Where turns run.' },
+  {
+    path: 'harness',
+    default: '`command`',
+    doc: 'The agent program; `command` runs any program, with the prompt on standard input.',
+  },
+  {
+    path: 'harness_options.argv',
+    default: 'none',
+    doc: 'command: the program and its arguments. Files that it names by absolute path are there inside the sandbox, read-only.',
+  },
+  { path: 'env', default: '`{}`', doc: 'Variables of everything that runs in the sandbox.' },
+  { path: 'path', default: '`[]`', doc: 'Directories put before PATH in the sandbox, bound read-only.' },
+  { path: 'mounts', default: '`[]`', doc: 'Further files and directories of the host, bound read-only.' },
+  { path: 'timeout_minutes', default: '`60`', doc: 'Minutes that a turn may run, where its message does not say.' },
+  {
+    path: 'budget.max_minutes',
+    default: '`budget.max_minutes`',
+    doc: 'Minutes that a turn may run; passing them ends it as over_budget.',
+  },
+  {
+    path: 'budget.max_tokens, budget.max_cost_usd',
+    default: 'none',
+    doc: 'Recorded on sessions and turns; the command harness reports neither tokens nor cost, so they stop nothing yet.',
+  },
+] as const
+
 const FileShape = Type.Object(
   {
     ...groupedShapes(),

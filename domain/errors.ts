@@ -151,11 +151,6 @@ export const errors = {
   internal: make('internal'),
 } as const
 
-/** Closes a `switch` over a union: the compiler refuses a missing case. */
-export function unreachable(value: never): never {
-  throw new Error(`unreachable: ${JSON.stringify(value)}`)
-}
-
 /** The sentence of anything that was thrown. */
 export function messageOf(thrown: unknown): string {
   return thrown instanceof Error ? thrown.message : String(thrown)

@@ -82,13 +82,6 @@ export function isRefName(text: string): text is RefName {
     .every((part) => part !== '' && !part.startsWith('.') && !part.startsWith('-') && !part.endsWith('.lock'))
 }
 
-/** Parses a full ref name. Throws `invalid_name`. */
-export function parseRefName(text: string): RefName {
-  if (!isRefName(text))
-    throw errors.invalidName(`${JSON.stringify(text.slice(0, 120))} is not a full ref name that git takes`)
-  return text
-}
-
 /**
  * Parses a relative path that cannot leave its directory: no absolute path, no empty, `.` or `..` part, no NUL, no backslash, no part
  * that any file system reads as `.git`, at most 1,000 bytes in all and 255 a part. Throws `invalid_name`.

@@ -14,9 +14,3 @@ export interface Log {
   warn(fields: Record<string, unknown>, message: string): void
   error(fields: Record<string, unknown>, message: string): void
 }
-
-/** Server tasks that run on after the request that started them; `close()` of the server waits for all. */
-export interface Tasks {
-  /** Keeps the promise until it settles; a rejection is logged, once, under the name. */
-  run(name: string, work: () => Promise<void>): void
-}

@@ -2,7 +2,6 @@
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { messageOf } from '../domain/errors.ts'
 import type { Oid } from '../domain/names.ts'
 import { git, runGit } from '../gateway/git/process.ts'
 import { openQuarantine } from '../gateway/git/quarantine.ts'
@@ -61,9 +60,4 @@ async function splitTree(repo: Repository, base: Checkpoint, after: Oid, at: num
     new Map(added.map((entry) => [entry.path, { oid: entry.oid, mode: entry.mode }])),
   )
   return writeCheckpoint(repo, { head: base.head, index: base.index, tracked, untracked }, at)
-}
-
-/** The sentence for a turn whose patches no longer fit. */
-export function patchSentence(outcome: Extract<PatchOutcome, { ok: false }>): string {
-  return `the handed-in patch does not apply on the session's working tree: ${messageOf(outcome.reason)}`
 }

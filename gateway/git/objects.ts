@@ -6,8 +6,6 @@ import { CatFile } from './cat-file.ts'
 import { createObjectWriter, objectId } from './object-writer.ts'
 import type { CommitData, ObjectStore, TreeEdit, TreeEntry } from './repository.ts'
 
-export type { CommitData, GitObject, ObjectStore, TreeEdit, TreeEntry } from './repository.ts'
-
 const DEFAULT_MAX_BYTES = 64 * 1_048_576
 /** Trees are immutable, so those read or written lately are kept, parsed: up to so many entries in all. */
 const CACHED_ENTRIES = 50_000

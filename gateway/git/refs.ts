@@ -11,8 +11,6 @@ import { RefTable } from './ref-table.ts'
 import { RefUpdater } from './ref-updater.ts'
 import type { RefStore, RefUpdate, TransactResult } from './repository.ts'
 
-export type { RefSnapshot, RefStore, RefUpdate, TransactResult } from './repository.ts'
-
 /** Loose refs are what makes refs slow (facts: 23x at 10,000): packed after so many updates, a moment later. */
 const PACK_AFTER_UPDATES = 200
 const PACK_DELAY_MS = 500
