@@ -61,8 +61,9 @@ export interface SessionTips {
 }
 
 /**
- * The hand-over of a later message; null when it brings neither commits nor patches. Commits must fast-forward the branch (or start
- * afresh while the session has none of its own) and need a clean tree. Throws `not_fast_forward`, `conflict`, `invalid_context`.
+ * The hand-over of a later message; null when it brings no commits: patches alone are only tried here, and applied when their turn
+ * comes. Commits must fast-forward the branch (or start afresh while the session has none of its own) and need a clean tree. Throws
+ * `not_fast_forward`, `conflict`, `invalid_context`.
  */
 export async function handOverLater(
   repo: Repository,
@@ -70,12 +71,11 @@ export async function handOverLater(
   intake: Intake,
   at: number,
 ): Promise<HandOver | null> {
-  const { brought, patches } = intake
+  const { brought } = intake
   const current = await currentCheckpoint(repo, session)
   if (brought === null) {
-    if (patches.length === 0) return null
-    const context = await withPatches(repo, current, intake, at)
-    return { base: session.base, start: session.branch, context, requested: null }
+    await withPatches(repo, current, intake, at)
+    return null
   }
   if (!isClean(current))
     throw errors.conflict(

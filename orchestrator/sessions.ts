@@ -13,8 +13,8 @@ import type { Repositories } from '../gateway/git/repositories.ts'
 import type { RefUpdate, Repository } from '../gateway/git/repository.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import type { NameClaims } from './name-claims.ts'
+import { attachmentPath } from './sandbox-helper.ts'
 import type { SessionMove, SessionRecords } from './session-records.ts'
-import { attachmentPath } from './turn-prepare.ts'
 import type { TurnRunner } from './turn-runner.ts'
 
 /** A message with what is handed in beside it. */

@@ -1,6 +1,6 @@
 /** The last steps of a turn: what the agent left in HANGAR_IO, its checkpoint, and one record of it all. */
 import type { Readable } from 'node:stream'
-import { errors, HangarError, messageOf } from '../domain/errors.ts'
+import { HangarError, messageOf } from '../domain/errors.ts'
 import { IO, sessionIoDirectory } from '../domain/hangar-io.ts'
 import { type Oid, type RefName, workBranch } from '../domain/names.ts'
 import type { RunEvent } from '../domain/run-event.ts'
@@ -11,11 +11,10 @@ import { type Collected, collectIo } from '../exchange/io-collect.ts'
 import type { ResultOutcome } from '../exchange/result-schema.ts'
 import { appendNote, readNote } from '../gateway/git/notes.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
+import { checkpointSandbox } from './sandbox-helper.ts'
 import { eventsFile, putEvent } from './session-events.ts'
 import { sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
-import { type HelperReport, lastWords, reportLines, turnEnvironment } from './turn-prepare.ts'
 
-const CHECKPOINT_TIMEOUT_MS = 15 * 60_000
 const NOTES = 'refs/notes/hangar' as RefName
 
 /** All that a turn left behind, before it is decided what became of it. */
@@ -95,22 +94,6 @@ async function gather(
     checkpoint,
     warnings: [...warnings, ...(report?.warnings ?? []), ...collected.warnings],
   }
-}
-
-/** Runs `hangar-agent checkpoint`, which pushes the sandbox's state through the gateway. */
-export async function checkpointSandbox(
-  at: TurnAt,
-  ref: SandboxRef,
-  session: SessionRecord,
-  turn: TurnRecord,
-  services: TurnServices,
-): Promise<HelperReport> {
-  const { provider } = at.environment
-  const env = turnEnvironment(at, session, turn, provider.paths(ref), services)
-  const options = { env, timeoutMs: CHECKPOINT_TIMEOUT_MS, maxOutputBytes: 1_048_576 }
-  const run = await services.exclusive(at.name, () => provider.exec(ref, ['hangar-agent', 'checkpoint'], options))
-  if (run.exitCode !== 0) throw errors.sandboxFailed(lastWords(run.err))
-  return reportLines(run.out)
 }
 
 async function readIo(at: TurnAt, ref: SandboxRef, services: TurnServices): Promise<Collected> {

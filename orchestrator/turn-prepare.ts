@@ -1,7 +1,7 @@
 /** The first steps of a turn: a sandbox with a grant, the checkout, what was handed in, and HANGAR_IO. */
 import { errors } from '../domain/errors.ts'
-import { conversationDirectory, IO, sessionIoDirectory } from '../domain/hangar-io.ts'
-import { type Oid, parseOid, safeRelativePath, workBranch, ZERO_OID } from '../domain/names.ts'
+import { sessionIoDirectory } from '../domain/hangar-io.ts'
+import { type Oid, safeRelativePath, workBranch, ZERO_OID } from '../domain/names.ts'
 import type { ExecResult, SandboxPaths, SandboxRef } from '../domain/sandbox.ts'
 import type { SessionRecord, SessionSandbox, TurnRecord } from '../domain/session.ts'
 import { currentCheckpoint } from '../exchange/hand-over.ts'
@@ -10,6 +10,7 @@ import { CLEAR_SCRIPT, inputTar } from '../exchange/io-prepare.ts'
 import { applyPatches } from '../exchange/patch-in.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import { promptOf } from './prompt.ts'
+import { attachmentPath, checkpointSandbox, lastWords, reportLines, turnEnvironment } from './sandbox-helper.ts'
 import { runKey, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 
 const GRANT_LIFE_MS = 24 * 3_600_000
@@ -23,9 +24,10 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
   if (ref === null) throw errors.internal('a turn that is prepared has a sandbox')
   const { provider } = at.environment
   const paths = secret === null ? provider.paths(ref) : await provider.create(sandboxSpec(at, ref, secret, services))
-  const context = await settleContext(at, session, turn, services)
+  const fresh = secret !== null
+  const { context, over } = await settleContext(at, { session, turn, ref, fresh }, services)
   const env = turnEnvironment(at, session, turn, paths, services)
-  const warnings = await checkOut(at, { ref, turn, context, env, fresh: secret !== null })
+  const warnings = await checkOut(at, { ref, turn, context, over, env, fresh })
   await fillIo(at, { ref, turn, env, paths }, services)
   const actual = await at.repo.refs.read(workBranch(at.name))
   await services.records.move(at.name, async ({ session, turn }) => {
@@ -109,35 +111,41 @@ function sandboxSpec(at: TurnAt, ref: SandboxRef, grant: string, services: TurnS
   return { id: ref.id, session: at.name, repo: at.slug, gatewayUrl: services.gatewayUrl(), grant, path, mounts }
 }
 
+interface Settled {
+  /** The checkpoint that the turn restores before it begins. */
+  readonly context: Oid | null
+  /** The checkpoint that it was made from, which the live checkout is at. */
+  readonly over: Oid | null
+}
+
 /**
- * The checkpoint that the turn restores before it begins. Patches of a later message were tried when they came; by now another turn may
- * have changed the tree, so they are applied on what is there now. Throws `invalid_context` with git's reason.
+ * Patches of a later message were tried when they came; by now another turn may have changed the tree, so they are applied on what is
+ * there now, the sandbox's present state where it is up. Throws `invalid_context` with git's reason.
  */
 async function settleContext(
   at: TurnAt,
-  session: SessionRecord,
-  turn: TurnRecord,
+  { session, turn, ref, fresh }: { session: SessionRecord; turn: TurnRecord; ref: SandboxRef; fresh: boolean },
   services: TurnServices,
-): Promise<Oid | null> {
+): Promise<Settled> {
   const patches = turn.turn === 1 || turn.requestedCommit !== null ? [] : await patchesOf(at, turn, services)
-  if (patches.length === 0) return turn.contextCommit
+  if (patches.length === 0) return { context: turn.contextCommit, over: null }
+  if (!fresh) await checkpointSandbox(at, ref, session, turn, services)
   const branch = await at.repo.refs.read(workBranch(at.name))
   const checkpoint = await at.repo.refs.read(sessionRef(at.name, 'checkpoint'))
   const base = await currentCheckpoint(at.repo, { base: session.baseCommit, branch, checkpoint })
   const outcome = await applyPatches(at.repo, base, patches, services.clock.now())
-  if (!outcome.ok)
+  if (!outcome.ok) {
+    const { reason } = outcome
     throw errors.invalidContext(
-      `the handed-in patch does not apply on the session's working tree as it is now: ${outcome.reason}`,
-      {
-        reason: outcome.reason,
-      },
+      `the handed-in patch does not apply on the session's working tree as it is now: ${reason}`,
+      { reason },
     )
-  const ref = sessionRef(at.name, 'context')
-  const moved = await at.repo.refs.transact([
-    { ref, old: (await at.repo.refs.read(ref)) ?? ZERO_OID, new: outcome.checkpoint },
-  ])
-  if (!moved.ok) throw errors.conflict(`${ref} could not be moved: ${moved.reason}`)
-  return outcome.checkpoint
+  }
+  const context = sessionRef(at.name, 'context')
+  const old = (await at.repo.refs.read(context)) ?? ZERO_OID
+  const moved = await at.repo.refs.transact([{ ref: context, old, new: outcome.checkpoint }])
+  if (!moved.ok) throw errors.conflict(`${context} could not be moved: ${moved.reason}`)
+  return { context: outcome.checkpoint, over: fresh ? null : checkpoint }
 }
 
 async function patchesOf(at: TurnAt, turn: TurnRecord, services: TurnServices): Promise<Buffer[]> {
@@ -154,20 +162,21 @@ interface CheckOut {
   readonly ref: SandboxRef
   readonly turn: TurnRecord
   readonly context: Oid | null
+  readonly over: Oid | null
   readonly env: Readonly<Record<string, string>>
   /** Whether the sandbox has no checkout yet. */
   readonly fresh: boolean
 }
 
 /** Makes the checkout, or brings what was handed in for a later turn into it; gives hangar-agent's warnings. */
-async function checkOut(at: TurnAt, { ref, turn, context, env, fresh }: CheckOut): Promise<string[]> {
+async function checkOut(at: TurnAt, { ref, turn, context, over, env, fresh }: CheckOut): Promise<string[]> {
   const restore =
     context !== null ? sessionRef(at.name, 'context') : fresh && turn.turn > 1 ? await lastCheckpoint(at) : null
   if (!fresh && restore === null) return []
   const start = await at.repo.refs.read(workBranch(at.name))
   const argv = fresh
     ? ['hangar-agent', 'setup', '--start', start ?? 'unborn', ...(restore === null ? [] : ['--context', restore])]
-    : ['hangar-agent', 'apply', '--context', restore ?? '']
+    : ['hangar-agent', 'apply', '--context', restore ?? '', ...(over === null ? [] : ['--over', over])]
   const { exitCode, out, err } = await at.environment.provider.exec(ref, argv, {
     env,
     timeoutMs: SETUP_TIMEOUT_MS,
@@ -238,65 +247,4 @@ export async function startAgent(
 function supervisorDeadline(turn: TurnRecord): number {
   const minutes = turn.budget.maxMinutes ?? Number.POSITIVE_INFINITY
   return Math.min(turn.timeoutMs, minutes * 60_000) + 5_000
-}
-
-/** The variables of INTERFACE.md for everything that runs in the sandbox for this turn; the environment's own come first. Never a credential. */
-export function turnEnvironment(
-  at: TurnAt,
-  session: SessionRecord,
-  turn: TurnRecord,
-  paths: SandboxPaths,
-  services: TurnServices,
-): Record<string, string> {
-  const io = sessionIoDirectory(paths.home, at.name)
-  const author = { name: 'hangar agent', email: `${at.name}@hangar.invalid` }
-  return {
-    GIT_AUTHOR_NAME: author.name,
-    GIT_AUTHOR_EMAIL: author.email,
-    GIT_COMMITTER_NAME: author.name,
-    GIT_COMMITTER_EMAIL: author.email,
-    ...at.environment.env,
-    HANGAR_IO: io,
-    HANGAR_SESSION: at.name,
-    HANGAR_TURN: String(turn.turn),
-    HANGAR_REPO: at.slug,
-    HANGAR_BRANCH: `hangar/${at.name}`,
-    HANGAR_BASE: session.baseCommit ?? '',
-    HANGAR_GATEWAY: services.gatewayUrl(),
-    HANGAR_PROMPT_FILE: `${io}/${IO.prompt}`,
-    HANGAR_CONVERSATION: conversationDirectory(paths.home),
-    ...(turn.outputSchema === null ? {} : { HANGAR_OUTPUT_SCHEMA: `${io}/${IO.schema}` }),
-  }
-}
-
-/** Where a turn's record keeps an attachment: paths in trees are bytes held as latin1. */
-export function attachmentPath(turn: number, name: string): string {
-  return `turns/${turn}/in/${Buffer.from(name, 'utf8').toString('latin1')}`
-}
-
-/** What hangar-agent prints for the orchestrator: `<word> <value>` lines. */
-export interface HelperReport {
-  readonly head: Oid | null
-  readonly commit: Oid | null
-  readonly warnings: string[]
-}
-
-export function reportLines(out: Buffer): HelperReport {
-  const values = new Map<string, string>()
-  const warnings: string[] = []
-  for (const line of out.toString('utf8').split('\n')) {
-    const [word = '', ...rest] = line.split(' ')
-    if (word === 'warning') warnings.push(rest.join(' ').slice(0, 1_000))
-    else values.set(word, rest.join(' '))
-  }
-  const oid = (word: string) => {
-    const text = values.get(word)
-    return text === undefined || text === '' ? null : parseOid(text)
-  }
-  return { head: oid('head'), commit: oid('commit'), warnings: warnings.slice(0, 100) }
-}
-
-/** The end of what a helper said on stderr, for an error's sentence. */
-export function lastWords(err: Buffer): string {
-  return err.toString('utf8').trim().split('\n').slice(-5).join('; ').slice(-1_000)
 }

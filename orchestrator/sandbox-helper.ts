@@ -1,0 +1,86 @@
+/** hangar-agent in a sandbox: the variables it runs with, the checkpoint it makes, and what it says. */
+import { errors } from '../domain/errors.ts'
+import { conversationDirectory, IO, sessionIoDirectory } from '../domain/hangar-io.ts'
+import { type Oid, parseOid } from '../domain/names.ts'
+import type { SandboxPaths, SandboxRef } from '../domain/sandbox.ts'
+import type { SessionRecord, TurnRecord } from '../domain/session.ts'
+import type { TurnAt, TurnServices } from './turn-context.ts'
+
+const CHECKPOINT_TIMEOUT_MS = 15 * 60_000
+
+/** Runs `hangar-agent checkpoint`, which pushes the sandbox's state through the gateway. */
+export async function checkpointSandbox(
+  at: TurnAt,
+  ref: SandboxRef,
+  session: SessionRecord,
+  turn: TurnRecord,
+  services: TurnServices,
+): Promise<HelperReport> {
+  const { provider } = at.environment
+  const env = turnEnvironment(at, session, turn, provider.paths(ref), services)
+  const options = { env, timeoutMs: CHECKPOINT_TIMEOUT_MS, maxOutputBytes: 1_048_576 }
+  const run = await services.exclusive(at.name, () => provider.exec(ref, ['hangar-agent', 'checkpoint'], options))
+  if (run.exitCode !== 0) throw errors.sandboxFailed(lastWords(run.err))
+  return reportLines(run.out)
+}
+
+/** The variables of INTERFACE.md for everything that runs in the sandbox for this turn; the environment's own come first. Never a credential. */
+export function turnEnvironment(
+  at: TurnAt,
+  session: SessionRecord,
+  turn: TurnRecord,
+  paths: SandboxPaths,
+  services: TurnServices,
+): Record<string, string> {
+  const io = sessionIoDirectory(paths.home, at.name)
+  const author = { name: 'hangar agent', email: `${at.name}@hangar.invalid` }
+  return {
+    GIT_AUTHOR_NAME: author.name,
+    GIT_AUTHOR_EMAIL: author.email,
+    GIT_COMMITTER_NAME: author.name,
+    GIT_COMMITTER_EMAIL: author.email,
+    ...at.environment.env,
+    HANGAR_IO: io,
+    HANGAR_SESSION: at.name,
+    HANGAR_TURN: String(turn.turn),
+    HANGAR_REPO: at.slug,
+    HANGAR_BRANCH: `hangar/${at.name}`,
+    HANGAR_BASE: session.baseCommit ?? '',
+    HANGAR_GATEWAY: services.gatewayUrl(),
+    HANGAR_PROMPT_FILE: `${io}/${IO.prompt}`,
+    HANGAR_CONVERSATION: conversationDirectory(paths.home),
+    ...(turn.outputSchema === null ? {} : { HANGAR_OUTPUT_SCHEMA: `${io}/${IO.schema}` }),
+  }
+}
+
+/** Where a turn's record keeps an attachment: paths in trees are bytes held as latin1. */
+export function attachmentPath(turn: number, name: string): string {
+  return `turns/${turn}/in/${Buffer.from(name, 'utf8').toString('latin1')}`
+}
+
+/** What hangar-agent prints for the orchestrator: `<word> <value>` lines. */
+export interface HelperReport {
+  readonly head: Oid | null
+  readonly commit: Oid | null
+  readonly warnings: string[]
+}
+
+export function reportLines(out: Buffer): HelperReport {
+  const values = new Map<string, string>()
+  const warnings: string[] = []
+  for (const line of out.toString('utf8').split('\n')) {
+    const [word = '', ...rest] = line.split(' ')
+    if (word === 'warning') warnings.push(rest.join(' ').slice(0, 1_000))
+    else values.set(word, rest.join(' '))
+  }
+  const oid = (word: string) => {
+    const text = values.get(word)
+    return text === undefined || text === '' ? null : parseOid(text)
+  }
+  return { head: oid('head'), commit: oid('commit'), warnings: warnings.slice(0, 100) }
+}
+
+/** The end of what a helper said on stderr, for an error's sentence. */
+export function lastWords(err: Buffer): string {
+  return err.toString('utf8').trim().split('\n').slice(-5).join('; ').slice(-1_000)
+}
