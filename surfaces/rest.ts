@@ -10,6 +10,7 @@ import { parseSessionName } from '../domain/names.ts'
 import type { Log } from '../domain/ports.ts'
 import { parseQuery, parseShape } from '../domain/schema.ts'
 import type { IdempotencyMark } from '../domain/session.ts'
+import { createAnswers } from './idempotency.ts'
 import { type Call, type Operation, type Reply, type Services, sessionFor } from './operations/operation.ts'
 import { sendProblem } from './problem.ts'
 import { streamEvents } from './sse.ts'
@@ -28,7 +29,7 @@ export interface RestDeps {
 export function createRest(deps: RestDeps): Router {
   const router = express.Router()
   const body = express.json({ limit: deps.limits.maxJsonBytes, strict: true })
-  const running = new Map<string, Promise<unknown>>()
+  const answers = createAnswers({ clock: deps.services.clock })
   for (const operation of deps.operations) {
     const path = operation.path.replace(/\{path\}$/, '*path').replace(/\{(\w+)\}/g, ':$1')
     const handler = async (req: Request, res: Response) => {
@@ -47,7 +48,7 @@ export function createRest(deps: RestDeps): Router {
       const reply =
         idempotency === null
           ? await operation.handle(call, input)
-          : await inTurn(running, idempotency.key, () => operation.handle(call, input))
+          : await answers.once(idempotency, () => operation.handle(call, input))
       await send(res, reply)
     }
     router[operation.method](path, (req, res) => {
@@ -123,18 +124,6 @@ function markOf(req: Request, caller: TokenCaller, operation: Operation): Idempo
   return {
     key: hash(`${caller.id}\0${operation.name}\0${req.path}\0${key}`),
     body: hash(JSON.stringify(req.body ?? null)),
-  }
-}
-
-/** One request of a key at a time: the second finds what the first recorded. */
-async function inTurn<T>(running: Map<string, Promise<unknown>>, key: string, work: () => Promise<T>): Promise<T> {
-  const before = running.get(key) ?? Promise.resolve()
-  const mine = before.catch(() => {}).then(work)
-  running.set(key, mine)
-  try {
-    return await mine
-  } finally {
-    if (running.get(key) === mine) running.delete(key)
   }
 }
 

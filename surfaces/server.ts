@@ -24,6 +24,7 @@ import { createSealer } from '../gateway/state/seal.ts'
 import { createSigner } from '../gateway/state/sign.ts'
 import { createTokens } from '../gateway/tokens.ts'
 import { showable } from '../orchestrator/event-text.ts'
+import { createHousekeeping } from '../orchestrator/housekeeping.ts'
 import { createNameClaims } from '../orchestrator/name-claims.ts'
 import { createLocalProvider } from '../orchestrator/providers/local.ts'
 import { recover } from '../orchestrator/recovery.ts'
@@ -176,6 +177,8 @@ export async function startServer({ config, log, cliFile, ...options }: ServerOp
     }
 
     await recover({ repositories, index, claims, grants, control, runner, providers: [local], log })
+    const housekeeping = keep(createHousekeeping({ repositories, index, clock, log }), (value) => value.close())
+    await housekeeping.sweep()
     const welcome = cliFile === null ? { made: false } : await welcomeCli(cliFile, config.publicUrl ?? url, tokens)
 
     const app = express()

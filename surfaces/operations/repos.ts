@@ -21,7 +21,7 @@ const addRepo = operation({
   status: 201,
   handle: async (call, input) => {
     const slug = parseRepoSlug(input.slug)
-    if ((await call.services.repositories.open(slug)) !== null && call.idempotency === null)
+    if ((await call.services.repositories.open(slug)) !== null)
       throw errors.nameTaken(
         `there is a repo ${slug} already; git push to it at ${call.services.publicUrl()}/git/${slug}.git`,
       )

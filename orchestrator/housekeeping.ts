@@ -1,0 +1,77 @@
+/** What the server clears away by itself: pushed checkpoints that no session took within a day. */
+import { messageOf } from '../domain/errors.ts'
+import { type RepoSlug, ZERO_OID } from '../domain/names.ts'
+import type { Clock, Log } from '../domain/ports.ts'
+import type { Repositories } from '../gateway/git/repositories.ts'
+import type { RefUpdate, Repository } from '../gateway/git/repository.ts'
+import { seenMove } from '../gateway/state/event-log.ts'
+import type { Index, IndexChange } from '../gateway/state/index.ts'
+
+export interface Housekeeping {
+  /** One round over all repos. */
+  sweep(): Promise<void>
+  close(): Promise<void>
+}
+
+export interface HousekeepingDeps {
+  readonly repositories: Repositories
+  readonly index: Index
+  readonly clock: Clock
+  readonly log: Log
+}
+
+/** How long a pushed checkpoint waits to be taken. */
+const INCOMING_LIFE_MS = 24 * 3_600_000
+const ROUND_MS = 3_600_000
+const INCOMING = 'refs/hangar/incoming/'
+
+/** Sweeps once an hour until it is closed. */
+export function createHousekeeping(deps: HousekeepingDeps): Housekeeping {
+  let running = Promise.resolve()
+  const sweep = () => {
+    running = running
+      .then(() => sweepAll(deps))
+      .catch((error: unknown) =>
+        deps.log.warn({ error: messageOf(error) }, 'housekeeping failed; the next round tries again'),
+      )
+    return running
+  }
+  const timer = setInterval(() => void sweep(), ROUND_MS)
+  timer.unref()
+  return {
+    sweep,
+    close: async () => {
+      clearInterval(timer)
+      await running
+    },
+  }
+}
+
+async function sweepAll(deps: HousekeepingDeps): Promise<void> {
+  for (const slug of await deps.repositories.list()) {
+    const repo = await deps.repositories.open(slug)
+    if (repo !== null) await sweepIncoming(repo, slug, deps)
+  }
+}
+
+/**
+ * A ref has no age of its own, and its commit's date is the client's word: the first round that sees it notes the time, a later one
+ * deletes it. With a new index the day begins again.
+ */
+async function sweepIncoming(repo: Repository, slug: RepoSlug, { index, clock }: HousekeepingDeps): Promise<void> {
+  const { refs } = await repo.refs.snapshot()
+  const incoming = refs.filter((ref) => ref.name.startsWith(INCOMING))
+  const key = `incoming/${slug}`
+  const noted = ((await index.meta.get(key)) ?? {}) as Readonly<Record<string, number>>
+  const times = Object.fromEntries(
+    incoming.map(({ name, oid }) => [`${name} ${oid}`, noted[`${name} ${oid}`] ?? clock.now()]),
+  )
+  const old: RefUpdate[] = incoming
+    .filter(({ name, oid }) => (times[`${name} ${oid}`] ?? 0) <= clock.now() - INCOMING_LIFE_MS)
+    .map(({ name, oid }) => ({ ref: name, old: oid, new: ZERO_OID }))
+  const gone = old.length > 0 && (await repo.refs.transact(old)).ok ? old : []
+  for (const { ref, old: oid } of gone) delete times[`${ref} ${oid}`]
+  const changes: IndexChange[] = gone.map((update) => seenMove(slug, update))
+  if (incoming.length > 0 || Object.keys(noted).length > 0) changes.push({ section: 'meta', key, value: times })
+  if (changes.length > 0) await index.batch(changes)
+}
