@@ -18,6 +18,8 @@ export interface Limits {
   readonly maxArtifactBytes: number
   readonly maxArtifactsBytes: number
   readonly maxEventTextBytes: number
+  /** Events of one turn that its output may give; what comes after is counted, not kept. */
+  readonly maxTurnEvents: number
   /** Untracked files of a checkpoint. */
   readonly maxUntrackedBytes: number
   readonly maxUntrackedFiles: number
@@ -47,6 +49,7 @@ export const DEFAULT_LIMITS: Limits = {
   maxArtifactBytes: 25 * MB,
   maxArtifactsBytes: 100 * MB,
   maxEventTextBytes: 16 * 1024,
+  maxTurnEvents: 20_000,
   maxUntrackedBytes: 512 * MB,
   maxUntrackedFiles: 20_000,
   maxRefUpdates: 5_000,

@@ -42,7 +42,7 @@ export function createSessionEvents({ index, clock }: { index: Index; clock: Clo
     return first
   }
   const read = async (name: SessionName, since: number, limit: number) =>
-    (await index.runEvents.range({ prefix: `${name}/`, from: String(since + 1).padStart(10, '0'), limit })).map(
+    (await index.runEvents.range({ prefix: `${name}/`, from: runEventKey(name, since + 1), limit })).map(
       ([, event]) => event,
     )
 
@@ -73,7 +73,7 @@ export function createSessionEvents({ index, clock }: { index: Index; clock: Clo
         }
         const last = page.at(-1)?.[1]
         if (page.length < PAGE || last === undefined || last.seq <= 1) return found.reverse()
-        from = String(last.seq - 1).padStart(10, '0')
+        from = runEventKey(name, last.seq - 1)
       }
     },
     async *follow(name, since, signal) {

@@ -19,6 +19,9 @@ interface StreamCursors {
   readonly out: LineCursor
   readonly err: LineCursor
   readonly progress: LineCursor
+  /** Events that were kept, and those that were over the cap. */
+  readonly kept: number
+  readonly dropped: number
 }
 
 /** Starts the agent where it is not running yet, follows it, and moves the turn to `collecting`. */
@@ -97,7 +100,10 @@ async function readToEnd(at: TurnAt, ref: SandboxRef, turn: TurnRecord, services
         maxBytes: READ_BYTES,
       })) ?? Buffer.alloc(0)
     cursors = await takeEvents(at, cursors, { out: output.out, err: output.err, progress }, ended, services)
-    if (ended && isEnd(output.process)) return output.process
+    if (ended && isEnd(output.process)) {
+      if (cursors.dropped > 0) await tellDropped(at, cursors.dropped, services)
+      return output.process
+    }
     if (output.process.state === 'unknown') {
       if (stopping !== null || (await services.records.turn(at.name, at.number)).stopReason !== null)
         return { state: 'lost', reason: 'it was stopped before it began' }
@@ -130,7 +136,7 @@ async function recordStop(at: TurnAt, reason: 'timed_out' | 'over_budget', servi
 async function savedCursors(at: TurnAt, services: TurnServices): Promise<StreamCursors> {
   const saved = (await services.index.cursors.get(at.name)) as StreamCursors | null
   if (saved !== null && saved.turn === at.number) return saved
-  return { turn: at.number, out: START_OF_LINES, err: START_OF_LINES, progress: START_OF_LINES }
+  return { turn: at.number, out: START_OF_LINES, err: START_OF_LINES, progress: START_OF_LINES, kept: 0, dropped: 0 }
 }
 
 interface Chunks {
@@ -151,19 +157,33 @@ async function takeEvents(
   const progress = splitLines(cursors.progress, chunks.progress, options)
   const err = splitLines(cursors.err, chunks.err, options)
   const out = splitLines(cursors.out, chunks.out, options)
-  const next: StreamCursors = { turn: at.number, out: out.cursor, err: err.cursor, progress: progress.cursor }
-  const bodies = [
+  const found = [
     ...progress.lines.flatMap(progressEvent),
     ...err.lines.flatMap((line) => parsed(at, 'err', line)),
     ...out.lines.flatMap((line) => parsed(at, 'out', line)),
-  ].map((body) => services.redactEvent(body))
-  const moved =
-    next.out.offset !== cursors.out.offset ||
-    next.err.offset !== cursors.err.offset ||
-    next.progress.offset !== cursors.progress.offset
+  ]
+  const bodies = found
+    .slice(0, Math.max(0, services.limits.maxTurnEvents - cursors.kept))
+    .map((body) => services.redactEvent(body))
+  const next: StreamCursors = {
+    turn: at.number,
+    out: out.cursor,
+    err: err.cursor,
+    progress: progress.cursor,
+    kept: cursors.kept + bodies.length,
+    dropped: cursors.dropped + found.length - bodies.length,
+  }
+  const moved = [out, err, progress].some(
+    ({ cursor }, place) => cursor.offset !== [cursors.out, cursors.err, cursors.progress][place]?.offset,
+  )
   if (moved)
     await services.events.append(at.name, at.number, bodies, [{ section: 'cursors', key: at.name, value: next }])
   return next
+}
+
+async function tellDropped(at: TurnAt, dropped: number, services: TurnServices): Promise<void> {
+  const message = `${dropped} further lines of output were left out: a turn keeps ${services.limits.maxTurnEvents}`
+  await services.events.append(at.name, at.number, [{ kind: 'error', scope: 'stream', fatal: false, message }])
 }
 
 function parsed(at: TurnAt, stream: 'out' | 'err', line: OutputLine): readonly RunEventBody[] {
