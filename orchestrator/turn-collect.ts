@@ -13,7 +13,7 @@ import { appendNote, readNote } from '../gateway/git/notes.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import { checkpointSandbox } from './sandbox-helper.ts'
 import { eventsFile, putEvent } from './session-events.ts'
-import { sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
+import { sandboxRef, type TurnAt, type TurnPlace, type TurnServices } from './turn-context.ts'
 
 const NOTES = 'refs/notes/hangar' as RefName
 
@@ -47,7 +47,7 @@ export async function collectTurn(at: TurnAt, services: TurnServices): Promise<v
 }
 
 /** Ends a turn that a step failed in: what there is to keep is kept, the reason is the step's own. */
-export async function failTurn(at: TurnAt, error: unknown, services: TurnServices): Promise<void> {
+export async function failTurn(at: TurnPlace, error: unknown, services: TurnServices): Promise<void> {
   const turn = await services.records.turn(at.name, at.number)
   if (turn.state === 'ended') return
   if (turn.stopReason !== null) return recordEnd(at, turn, await gatherNothing(at), services)
@@ -59,12 +59,12 @@ export async function failTurn(at: TurnAt, error: unknown, services: TurnService
   await recordEnd(at, failed, await gatherNothing(at), services)
 }
 
-async function gatherNothing(at: TurnAt): Promise<Gathered> {
+async function gatherNothing(at: TurnPlace): Promise<Gathered> {
   const [head, checkpoint] = await tips(at)
   return { collected: NOTHING, artifacts: [], result: { kind: 'none' }, warnings: [], head, checkpoint }
 }
 
-function tips(at: TurnAt): Promise<[Oid | null, Oid | null]> {
+function tips(at: TurnPlace): Promise<[Oid | null, Oid | null]> {
   return Promise.all([at.repo.refs.read(workBranch(at.name)), at.repo.refs.read(sessionRef(at.name, 'checkpoint'))])
 }
 
@@ -76,13 +76,16 @@ async function gather(
   services: TurnServices,
 ): Promise<Gathered> {
   const warnings: string[] = []
-  const report = await checkpointSandbox(at, ref, session, turn, services).catch((error: unknown) => {
-    warnings.push(`no checkpoint could be made: ${services.redactor.text(messageOf(error))}`)
-    return null
-  })
-  const collected = await readIo(at, ref, services).catch((error: unknown): Collected => {
-    return { ...NOTHING, warnings: [`HANGAR_IO could not be read: ${messageOf(error)}`] }
-  })
+  // The agent's processes have ended, so both see the same state.
+  const [report, collected] = await Promise.all([
+    checkpointSandbox(at, ref, session, turn, services).catch((error: unknown) => {
+      warnings.push(`no checkpoint could be made: ${services.redactor.text(messageOf(error))}`)
+      return null
+    }),
+    readIo(at, ref, services).catch((error: unknown): Collected => {
+      return { ...NOTHING, warnings: [`HANGAR_IO could not be read: ${messageOf(error)}`] }
+    }),
+  ])
   const artifacts = await services.artifacts.store(at.repo, at.name, at.number, collected.artifacts)
   const result = await services.results.check(turn.outputSchema, collected.resultText)
   const [head, checkpoint] = await tips(at)
@@ -110,7 +113,7 @@ async function readIo(at: TurnAt, ref: SandboxRef, services: TurnServices): Prom
   }
 }
 
-async function recordEnd(at: TurnAt, turn: TurnRecord, gathered: Gathered, services: TurnServices): Promise<void> {
+async function recordEnd(at: TurnPlace, turn: TurnRecord, gathered: Gathered, services: TurnServices): Promise<void> {
   const events = await services.events.ofTurn(at.name, at.number)
   const ended = endedTurn(turn, gathered, lastMessage(events), services)
   const last = await services.events.place(at.name, at.number, {
@@ -209,7 +212,7 @@ function ioFiles(number: number, turn: TurnRecord): [string, Buffer][] {
 }
 
 /** Adds the turn's line to the note of the commit that it ended at; a line that a crash left there already stays alone. */
-async function noteTurn(at: TurnAt, commit: Oid, turn: TurnRecord, services: TurnServices): Promise<void> {
+async function noteTurn(at: TurnPlace, commit: Oid, turn: TurnRecord, services: TurnServices): Promise<void> {
   const lines = ((await readNote(at.repo, NOTES, commit)) ?? '').split('\n')
   const start = noteLine(at, turn).slice(0, JSON.stringify({ session: at.name, turn: turn.turn }).length - 1)
   if (lines.some((line) => line.startsWith(`${start},`))) return
@@ -217,7 +220,7 @@ async function noteTurn(at: TurnAt, commit: Oid, turn: TurnRecord, services: Tur
 }
 
 /** One JSON line in the note of the commit that the turn ended at; session and turn come first. */
-function noteLine(at: TurnAt, turn: TurnRecord): string {
+function noteLine(at: TurnPlace, turn: TurnRecord): string {
   return JSON.stringify({
     session: at.name,
     turn: turn.turn,

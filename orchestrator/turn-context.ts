@@ -62,12 +62,16 @@ export function createExclusive(): Exclusive {
   }
 }
 
-/** One turn being worked on. */
-export interface TurnAt {
+/** Which turn: all that is needed to write its record. */
+export interface TurnPlace {
   readonly name: SessionName
   readonly number: number
   readonly repo: Repository
   readonly slug: RepoSlug
+}
+
+/** One turn being worked on. */
+export interface TurnAt extends TurnPlace {
   readonly environment: TurnEnvironment
   /** Aborts when the turn is to be stopped, or the server closes. */
   readonly signal: AbortSignal

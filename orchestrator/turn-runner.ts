@@ -87,7 +87,7 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
         await step(await turnAt(name, number, signal), turn)
       } catch (error) {
         if (closing || (signal.aborted && signal.reason === 'closing')) return
-        await end(name, number, signal, error)
+        await end(name, number, error)
       }
     }
   }
@@ -118,16 +118,14 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
   }
 
   /** A failed step ends its turn with the reason; when even that cannot be recorded, it is tried again later. */
-  const end = async (name: SessionName, number: number, signal: AbortSignal, error: unknown): Promise<void> => {
+  const end = async (name: SessionName, number: number, error: unknown): Promise<void> => {
     services.log.warn(
       { session: name, turn: number, error: messageOf(error), cause: causeOf(error) },
       'a step of a turn failed',
     )
     try {
-      const { session, repo: slug } = await services.records.get(name)
-      const repo = await services.records.repository(name)
-      const environment = services.environment(session.environment)
-      await failTurn({ name, number, repo, slug, environment, signal }, error, services)
+      const { repo: slug } = await services.records.get(name)
+      await failTurn({ name, number, repo: await services.records.repository(name), slug }, error, services)
     } catch (again) {
       if (again instanceof HangarError && again.code === 'not_found') throw again
       services.log.error(
