@@ -73,7 +73,7 @@ export interface ExecResult {
 
 export interface ExecOptions {
   readonly env?: Readonly<Record<string, string>>
-  readonly stdin?: Uint8Array
+  readonly stdin?: Uint8Array | Readable
   readonly timeoutMs: number
   readonly maxOutputBytes: number
   readonly signal?: AbortSignal

@@ -25,20 +25,20 @@ export function inputTar(input: TurnInput): Readable {
 }
 
 /**
- * The script that clears what the last turn left in `$HANGAR_IO`: `out/` (but not the artifacts) and `RESULT.md`, and makes the directories.
- * Whatever the agent put in their place (a link, a file) goes.
+ * The script that clears what the last turn left in `$HANGAR_IO`: `out/` (but not the artifacts) and `RESULT.md`, makes the directories,
+ * and unpacks the tar on its standard input. Whatever the agent put in their place (a link, a file) goes.
  */
-export const CLEAR_SCRIPT = `set -e
+export const FILL_SCRIPT = `set -e
 umask 022
 if [ -L "$HANGAR_IO" ] || { [ -e "$HANGAR_IO" ] && [ ! -d "$HANGAR_IO" ]; }; then rm -f "$HANGAR_IO"; fi
 mkdir -p "$HANGAR_IO"
 cd "$HANGAR_IO"
 for name in in out; do if [ -L "$name" ] || { [ -e "$name" ] && [ ! -d "$name" ]; }; then rm -f "$name"; fi; done
-mkdir -p in out
 for name in out/* out/.[!.]*; do
   [ "$name" = ${IO.artifacts} ] && [ ! -L "$name" ] && [ -d "$name" ] && continue
   rm -rf "$name"
 done
 rm -rf ${IO.summary} ${IO.prompt} ${IO.schema} "in/$HANGAR_TURN"
-mkdir -p ${IO.artifacts} "$HANGAR_CONVERSATION"
+mkdir -p in ${IO.artifacts} "$HANGAR_CONVERSATION"
+exec tar -x -f - --no-same-owner
 `

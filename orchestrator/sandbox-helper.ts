@@ -1,9 +1,10 @@
 /** hangar-agent in a sandbox: the variables it runs with, the checkpoint it makes, and what it says. */
 import { errors } from '../domain/errors.ts'
 import { conversationDirectory, IO, sessionIoDirectory } from '../domain/hangar-io.ts'
-import { type Oid, parseOid } from '../domain/names.ts'
+import { type Oid, parseOid, workBranch } from '../domain/names.ts'
 import type { SandboxPaths, SandboxRef } from '../domain/sandbox.ts'
 import type { SessionRecord, TurnRecord } from '../domain/session.ts'
+import { sessionRef } from '../refs-policy/ref-names.ts'
 import type { TurnAt, TurnServices } from './turn-context.ts'
 
 const CHECKPOINT_TIMEOUT_MS = 15 * 60_000
@@ -19,7 +20,13 @@ export async function checkpointSandbox(
   const { provider } = at.environment
   const env = turnEnvironment(at, session, turn, provider.paths(ref), services)
   const options = { env, timeoutMs: CHECKPOINT_TIMEOUT_MS, maxOutputBytes: 1_048_576 }
-  const run = await services.exclusive(at.name, () => provider.exec(ref, ['hangar-agent', 'checkpoint'], options))
+  const run = await services.exclusive(at.name, async () => {
+    // Told where the refs are, the helper pushes nothing when nothing has changed.
+    const branch = await at.repo.refs.read(workBranch(at.name))
+    const checkpoint = await at.repo.refs.read(sessionRef(at.name, 'checkpoint'))
+    const known = checkpoint === null ? [] : ['--branch-at', branch ?? '', '--checkpoint-at', checkpoint]
+    return provider.exec(ref, ['hangar-agent', 'checkpoint', ...known], options)
+  })
   if (run.exitCode !== 0) throw errors.sandboxFailed(lastWords(run.err))
   return reportLines(run.out)
 }

@@ -6,6 +6,7 @@ import type { RunEventBody } from '../domain/run-event.ts'
 import type { SandboxRef, TurnProcess } from '../domain/sandbox.ts'
 import type { TurnRecord } from '../domain/session.ts'
 import { type LineCursor, type OutputLine, START_OF_LINES, splitLines } from './harnesses/lines.ts'
+import { putEvent } from './session-events.ts'
 import { deadlineOf, runKey, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 import { startAgent } from './turn-prepare.ts'
 
@@ -32,6 +33,11 @@ export async function followTurn(at: TurnAt, services: TurnServices): Promise<vo
   const turn = await services.records.turn(at.name, at.number)
   if (turn.stopReason === null) await startAgent(at, session, turn, services)
   const end = await readToEnd(at, ref, turn, services)
+  const shown = await services.events.place(at.name, at.number, {
+    kind: 'state',
+    state: 'collecting',
+    text: end.state === 'exited' ? `the agent ended with exit status ${end.exitCode}` : `the agent was lost`,
+  })
   await services.records.move(at.name, async ({ session, turn }) => {
     const current = await turn(at.number)
     const stopReason =
@@ -51,15 +57,10 @@ export async function followTurn(at: TurnAt, services: TurnServices): Promise<vo
               : null,
         },
       ],
+      index: [putEvent(at.name, shown)],
     }
   })
-  await services.events.append(at.name, at.number, [
-    {
-      kind: 'state',
-      state: 'collecting',
-      text: end.state === 'exited' ? `the agent ended with exit status ${end.exitCode}` : `the agent was lost`,
-    },
-  ])
+  services.events.wake(at.name)
 }
 
 type RunEnd = Extract<TurnProcess, { state: 'exited' | 'lost' }>

@@ -1,16 +1,16 @@
 /** The first steps of a turn: a sandbox with a grant, the checkout, what was handed in, and HANGAR_IO. */
 import { errors } from '../domain/errors.ts'
-import { sessionIoDirectory } from '../domain/hangar-io.ts'
 import { type Oid, safeRelativePath, workBranch, ZERO_OID } from '../domain/names.ts'
-import type { ExecResult, SandboxPaths, SandboxRef } from '../domain/sandbox.ts'
+import type { SandboxPaths, SandboxRef } from '../domain/sandbox.ts'
 import type { SessionRecord, SessionSandbox, TurnRecord } from '../domain/session.ts'
 import { currentCheckpoint } from '../exchange/hand-over.ts'
 import type { Attachment } from '../exchange/intake.ts'
-import { CLEAR_SCRIPT, inputTar } from '../exchange/io-prepare.ts'
+import { FILL_SCRIPT, inputTar } from '../exchange/io-prepare.ts'
 import { applyPatches } from '../exchange/patch-in.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import { promptOf } from './prompt.ts'
 import { attachmentPath, checkpointSandbox, lastWords, reportLines, turnEnvironment } from './sandbox-helper.ts'
+import { putEvent } from './session-events.ts'
 import { runKey, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 
 const GRANT_LIFE_MS = 24 * 3_600_000
@@ -19,16 +19,21 @@ const EXEC_OUTPUT_BYTES = 1_048_576
 
 /** Moves a queued (or half-prepared) turn to `running`; nothing of the agent has been started when this ends. */
 export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<void> {
-  const { session, turn, secret } = await takeSandbox(at, services)
-  const ref = sandboxRef(session)
-  if (ref === null) throw errors.internal('a turn that is prepared has a sandbox')
-  const { provider } = at.environment
-  const paths = secret === null ? provider.paths(ref) : await provider.create(sandboxSpec(at, ref, secret, services))
-  const fresh = secret !== null
+  const { session, turn, ref, paths, fresh } = await takeSandbox(at, services)
   const { context, over } = await settleContext(at, { session, turn, ref, fresh }, services)
   const env = turnEnvironment(at, session, turn, paths, services)
-  const warnings = await checkOut(at, { ref, turn, context, over, env, fresh })
-  await fillIo(at, { ref, turn, env, paths }, services)
+  // Two places in the sandbox that do not meet; neither goes on alone when the other has failed.
+  const done = await Promise.allSettled([
+    checkOut(at, { ref, turn, context, over, env, fresh }),
+    fillIo(at, { ref, turn, env }, services),
+  ])
+  for (const part of done) if (part.status === 'rejected') throw part.reason
+  const warnings = done[0].status === 'fulfilled' ? done[0].value : []
+  const shown = await services.events.place(at.name, at.number, {
+    kind: 'state',
+    state: 'running',
+    text: `turn ${at.number} is running`,
+  })
   const actual = await at.repo.refs.read(workBranch(at.name))
   await services.records.move(at.name, async ({ session, turn }) => {
     const current = await turn(at.number)
@@ -46,40 +51,54 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
           warnings,
         },
       ],
+      index: [putEvent(at.name, shown)],
     }
   })
-  await services.events.append(at.name, at.number, [
-    { kind: 'state', state: 'running', text: `turn ${at.number} is running` },
-  ])
+  services.events.wake(at.name)
+}
+
+interface Taken {
+  readonly session: SessionRecord
+  readonly turn: TurnRecord
+  readonly ref: SandboxRef
+  readonly paths: SandboxPaths
+  /** Whether the sandbox has no checkout yet. */
+  readonly fresh: boolean
 }
 
 /**
- * Records that the turn is being prepared, with the session's sandbox. A new sandbox, or one whose grant was lost with the server
- * before it was handed over, gets a new grant (`secret`); a sandbox that lives on keeps its grant, renewed.
+ * Records that the turn is being prepared, with the session's sandbox, which is made meanwhile: one that no record names after a crash
+ * is an orphan that the next start removes. A new sandbox, or one whose grant was lost with the server before it was handed over, gets a new
+ * grant; a sandbox that lives on keeps its grant, renewed.
  */
-async function takeSandbox(
-  at: TurnAt,
-  services: TurnServices,
-): Promise<{ session: SessionRecord; turn: TurnRecord; secret: string | null }> {
+async function takeSandbox(at: TurnAt, services: TurnServices): Promise<Taken> {
   const { provider } = at.environment
   const before = (await services.records.get(at.name)).session
   const beforeTurn = await services.records.turn(at.name, at.number)
-  const ref = sandboxRef(before)
+  const live = sandboxRef(before)
   const up =
-    ref !== null &&
+    live !== null &&
     before.sandbox?.ready === true &&
     beforeTurn.state === 'queued' &&
-    (await provider.inspect(ref)).state === 'up'
+    (await provider.inspect(live)).state === 'up'
   const minted = up ? null : services.grants.mint()
   const expiresAt = services.clock.now() + GRANT_LIFE_MS
+  const ref = live ?? { provider: provider.kind, id: services.newSandboxId(at.name) }
+  const made = minted === null ? null : provider.create(sandboxSpec(at, ref, minted.secret, services))
+  made?.catch(() => {})
+  const shown = await services.events.place(at.name, at.number, {
+    kind: 'state',
+    state: 'preparing',
+    text: `turn ${at.number} is being prepared in a ${provider.kind} sandbox`,
+  })
   let taken: TurnRecord | null = null
-  const session = await services.records.move(at.name, async ({ session, turn }) => {
+  const move = services.records.move(at.name, async ({ session, turn }) => {
     const current = await turn(at.number)
     const sandbox: SessionSandbox =
       minted === null && session.sandbox !== null
         ? { ...session.sandbox, grantExpiresAt: expiresAt }
         : {
-            id: session.sandbox?.id ?? services.newSandboxId(at.name),
+            id: ref.id,
             provider: provider.kind,
             grantHash: minted?.hash ?? '',
             grantExpiresAt: expiresAt,
@@ -91,8 +110,14 @@ async function takeSandbox(
       // The question is answered by this turn.
       session: { ...session, state: 'running', sandbox, needsInput: null, questionOptions: [] },
       turns: [taken],
+      index: [putEvent(at.name, shown)],
     }
   })
+  const session = await move.catch(async (error: unknown) => {
+    if (before.sandbox === null) await made?.then(() => provider.destroy(ref)).catch(() => {})
+    throw error
+  })
+  services.events.wake(at.name)
   if (before.sandbox !== null && before.sandbox.grantHash !== session.sandbox?.grantHash)
     services.grants.revoke(before.sandbox.grantHash)
   if (session.sandbox !== null)
@@ -100,10 +125,8 @@ async function takeSandbox(
       caller: { kind: 'grant', id: session.sandbox.id, session: at.name, repo: at.slug, parent: session.parent },
       expiresAt,
     })
-  await services.events.append(at.name, at.number, [
-    { kind: 'state', state: 'preparing', text: `turn ${at.number} is being prepared in a ${provider.kind} sandbox` },
-  ])
-  return { session, turn: taken ?? beforeTurn, secret: minted?.secret ?? null }
+  const paths = made === null ? provider.paths(ref) : await made
+  return { session, turn: taken ?? beforeTurn, ref, paths, fresh: made !== null }
 }
 
 function sandboxSpec(at: TurnAt, ref: SandboxRef, grant: string, services: TurnServices) {
@@ -193,32 +216,27 @@ async function lastCheckpoint(at: TurnAt): Promise<string | null> {
   return (await at.repo.refs.read(ref)) === null ? null : ref
 }
 
+/** Clears HANGAR_IO and puts the turn's input there, in one command: each start of a sandbox's namespaces costs. */
 async function fillIo(
   at: TurnAt,
-  {
-    ref,
-    turn,
-    env,
-    paths,
-  }: { ref: SandboxRef; turn: TurnRecord; env: Readonly<Record<string, string>>; paths: SandboxPaths },
+  { ref, turn, env }: { ref: SandboxRef; turn: TurnRecord; env: Readonly<Record<string, string>> },
   services: TurnServices,
 ): Promise<void> {
-  const { provider } = at.environment
-  const cleared: ExecResult = await provider.exec(ref, ['sh', '-c', CLEAR_SCRIPT], {
-    env,
-    timeoutMs: 60_000,
-    maxOutputBytes: EXEC_OUTPUT_BYTES,
-    signal: at.signal,
-  })
-  if (cleared.exitCode !== 0) throw errors.sandboxFailed(`HANGAR_IO could not be prepared: ${lastWords(cleared.err)}`)
   const attachments: Attachment[] = []
   for (const name of turn.attachments) {
     const content = await services.records.file(at.name, attachmentPath(turn.turn, name))
     if (content === null) throw errors.internal(`attachment ${name} of turn ${turn.turn} is not in the record`)
     attachments.push({ name: safeRelativePath(name), content })
   }
-  const tar = inputTar({ turn: turn.turn, prompt: promptOf(turn), attachments, outputSchema: turn.outputSchema })
-  await provider.putTar(ref, sessionIoDirectory(paths.home, at.name), tar)
+  const stdin = inputTar({ turn: turn.turn, prompt: promptOf(turn), attachments, outputSchema: turn.outputSchema })
+  const { exitCode, err } = await at.environment.provider.exec(ref, ['sh', '-c', FILL_SCRIPT], {
+    env,
+    stdin,
+    timeoutMs: 10 * 60_000,
+    maxOutputBytes: EXEC_OUTPUT_BYTES,
+    signal: at.signal,
+  })
+  if (exitCode !== 0) throw errors.sandboxFailed(`HANGAR_IO could not be prepared: ${lastWords(err)}`)
 }
 
 /** Starts the agent; safe to call again for the same turn. */

@@ -48,7 +48,7 @@ export function startInside(
 export async function execInside(
   sandbox: LocalSandbox,
   argv: readonly string[],
-  options: Omit<ExecOptions, 'stdin'> & { readonly stdin?: Uint8Array | Readable; readonly owner: string },
+  options: ExecOptions & { readonly owner: string },
 ): Promise<ExecResult> {
   const name = argv[0] ?? 'command'
   const inside = startInside(sandbox, argv, { env: options.env ?? {}, owner: options.owner })

@@ -116,6 +116,7 @@ async function layOut(sandbox: LocalSandbox, spec: SandboxSpec, helperFile: stri
   )
   await put(join(run, 'etc', 'group'), 'root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n', 0o644)
   await put(join(run, 'grant'), `${spec.grant}\n`, 0o600)
+  await put(join(run, 'authorization'), authorization(spec), 0o600)
   await put(join(run, 'gitconfig'), gitConfig(spec.gatewayUrl, insidePaths(sandbox).grantFile), 0o644)
   await writeFile(join(dir, 'reap'), reapScript(sandbox), { mode: 0o600 })
 }
@@ -124,7 +125,6 @@ async function layOut(sandbox: LocalSandbox, spec: SandboxSpec, helperFile: stri
 function gitConfig(gatewayUrl: string, grantFile: string): string {
   const file = `'${grantFile.replaceAll("'", "'\\''")}'`
   const helper = `!f() { test "$1" = get && printf 'username=x-hangar-grant\\npassword=%s\\n' "$(cat ${file})"; }; f`
-  const quote = (text: string) => `"${text.replaceAll('\\', '\\\\').replaceAll('"', '\\"')}"`
   return `[credential]
 	helper =
 [credential ${quote(gatewayUrl)}]
@@ -132,6 +132,17 @@ function gitConfig(gatewayUrl: string, grantFile: string): string {
 [http]
 	followRedirects = false
 `
+}
+
+/** The grant as a setting of git's, which hangar-agent includes for its own fetch and push: nobody's `git config --list` shows it. */
+function authorization({ gatewayUrl, grant }: SandboxSpec): string {
+  const basic = Buffer.from(`x-hangar-grant:${grant}`).toString('base64')
+  return `[http ${quote(`${gatewayUrl}/git/`)}]\n\textraHeader = ${quote(`Authorization: Basic ${basic}`)}\n`
+}
+
+/** A string as git's configuration quotes it. */
+function quote(text: string): string {
+  return `"${text.replaceAll('\\', '\\\\').replaceAll('"', '\\"')}"`
 }
 
 /** Removes the directory, whatever modes the agent has set in it. */

@@ -9,6 +9,7 @@ import { errors } from '../../domain/errors.ts'
 import type { Clock, Log } from '../../domain/ports.ts'
 import type { Provider, SandboxRef, TurnOutput, TurnStart } from '../../domain/sandbox.ts'
 import { isAlive, readLogs, readMark, readTurnProcess, type TurnFiles, turnFiles } from '../turn-record.ts'
+import { type DirectoryChanges, watchDirectory } from './directory-changes.ts'
 import { execInside, startInside, waitForExit } from './local-exec.ts'
 import { readUnder } from './local-files.ts'
 import {
@@ -35,6 +36,8 @@ export interface LocalProviderDeps {
 
 const KEY = /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/
 const POLL_MS = 20
+/** Between looks at a run whose directory is watched: a supervisor that was killed leaves no change in it. */
+const WATCHED_POLL_MS = 100
 
 /** A provider whose sandboxes are directories and processes of this host. Its runs outlive the server; a new provider on the same directory takes them up. */
 export function createLocalProvider(deps: LocalProviderDeps): Provider {
@@ -156,6 +159,25 @@ class LocalProvider implements Provider {
     const sandbox = await this.#open(ref)
     const files = this.#turn(sandbox, key)
     const until = performance.now() + options.waitMs
+    const changes = watchDirectory(files.dir)
+    try {
+      return await this.#readOn(sandbox, { files, cursor, until, changes }, options)
+    } finally {
+      changes.close()
+    }
+  }
+
+  async #readOn(
+    sandbox: LocalSandbox,
+    at: {
+      readonly files: TurnFiles
+      readonly cursor: Parameters<Provider['read']>[2]
+      readonly until: number
+      readonly changes: DirectoryChanges
+    },
+    options: Parameters<Provider['read']>[3],
+  ): Promise<TurnOutput> {
+    const { files, cursor } = at
     for (;;) {
       // Looked at before the logs are read: what was written before the end is then never missed.
       const found = await readTurnProcess(files, this.#deps.clock.now())
@@ -164,9 +186,9 @@ class LocalProvider implements Provider {
       const ended = found.state !== 'running'
       if (ended && drained) return { ...logs, process: found }
       const news = logs.out.length > 0 || logs.err.length > 0
-      if (news || performance.now() >= until || options.signal?.aborted)
-        return { ...logs, process: { state: 'running' } }
-      await sleep(POLL_MS)
+      const left = at.until - performance.now()
+      if (news || left <= 0 || options.signal?.aborted) return { ...logs, process: { state: 'running' } }
+      await at.changes.next(Math.min(left, WATCHED_POLL_MS))
     }
   }
 
