@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { errors } from '../domain/errors.ts'
 import { isOid, type Oid, type RefName, ZERO_OID } from '../domain/names.ts'
 import type { Clock } from '../domain/ports.ts'
-import type { RefUpdate, Repository, TreeEdit, TreeEntry } from './git/repository.ts'
+import type { RefUpdate, Repository, TreeEntry } from './git/repository.ts'
 
 export interface Change {
   /** Paths to bytes, to an object that exists (a subtree, say), or to null: removed. */
@@ -88,16 +88,11 @@ export function createLedger(deps: { readonly clock: Clock }): Ledger {
 
 async function commit(repo: Repository, input: { tip: Oid | null; change: Change; at: number }): Promise<Oid> {
   const { tip, change, at } = input
-  const edits = new Map<string, TreeEdit>()
-  const blobs = [...change.files].map(async ([path, value]) => {
-    edits.set(path, value instanceof Uint8Array ? { oid: await repo.objects.writeBlob(value), mode: '100644' } : value)
-  })
   const before = tip === null ? null : await repo.objects.readCommit(tip)
   if (tip !== null && before === null) throw errors.storeUnusable(`commit ${tip} of a record cannot be read`)
-  await Promise.all(blobs)
-  const tree = await repo.objects.editTree(before?.tree ?? null, edits)
-  const parents = [...(tip === null ? [] : [tip]), ...(change.parents ?? [])]
-  return repo.objects.writeCommit({ tree, parents: [...new Set(parents)], message: change.message, at })
+  const parents = [...new Set([...(tip === null ? [] : [tip]), ...(change.parents ?? [])])]
+  const { files, message } = change
+  return repo.objects.commitFiles({ base: before?.tree ?? null, files, parents, message, at })
 }
 
 /** Another git holds a lock for a moment. */

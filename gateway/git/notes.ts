@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { errors } from '../../domain/errors.ts'
 import { type Oid, type RefName, ZERO_OID } from '../../domain/names.ts'
-import type { Repository, TreeEdit } from './repository.ts'
+import type { Repository } from './repository.ts'
 
 const MAX_ATTEMPTS = 100
 /** A flat tree is rewritten whole by each note: past so many notes (22 KiB), new ones go one level down. */
@@ -22,15 +22,13 @@ export async function appendNote(
     const tree = tip === null ? null : ((await repo.objects.readCommit(tip))?.tree ?? null)
     const before = tree === null ? null : await findNote(repo, tree, note.commit)
     const text = before === null ? '' : before.text.replace(/\n*$/, '\n')
-    const blob = await repo.objects.writeBlob(Buffer.from(`${text}${note.line}\n`, 'utf8'))
-    const edits = new Map<string, TreeEdit>(before === null ? [] : [[before.path, null]])
-    edits.set(await placeOf(repo, tree, note.commit), { oid: blob, mode: '100644' })
-    const newTree = await repo.objects.editTree(tree, edits)
-    const message = `Note on ${note.commit}`
-    const oid = await repo.objects.writeCommit({
-      tree: newTree,
+    const files = new Map<string, Uint8Array | null>(before === null ? [] : [[before.path, null]])
+    files.set(await placeOf(repo, tree, note.commit), Buffer.from(`${text}${note.line}\n`, 'utf8'))
+    const oid = await repo.objects.commitFiles({
+      base: tree,
+      files,
       parents: tip === null ? [] : [tip],
-      message,
+      message: `Note on ${note.commit}`,
       at: note.at,
     })
     const result = await repo.refs.transact([{ ref: note.ref, old: tip ?? ZERO_OID, new: oid }])

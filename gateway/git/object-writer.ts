@@ -2,6 +2,8 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { type FileHandle, mkdir, open, rename, rm, utimes } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { promisify } from 'node:util'
+import { deflateSync, deflate as zlibDeflate } from 'node:zlib'
 import * as git from 'isomorphic-git'
 import type { Oid } from '../../domain/names.ts'
 import type { GitObject } from './repository.ts'
@@ -29,7 +31,10 @@ export function createObjectWriter(deps: {
   const blind = { ...common, fs: writeOnlyFs({ seesObjects: false }) }
   return {
     async write(type, body) {
-      return (await git.writeObject({ ...common, type: type as 'blob', format: 'content', object: body })) as Oid
+      const oid = objectId(type, body)
+      // Deflated here: isomorphic-git does it through a web stream, which costs a small object more than all the rest.
+      const object = await deflated(type, body)
+      return (await git.writeObject({ ...common, type: type as 'blob', format: 'deflated', object, oid })) as Oid
     },
     async commit({ tree, parents, message, at }) {
       const person = { name: 'hangar', email: 'hangar@localhost', timestamp: Math.floor(at / 1000), timezoneOffset: 0 }
@@ -48,6 +53,14 @@ export function createObjectWriter(deps: {
       })) as Oid
     },
   }
+}
+
+const deflate = promisify(zlibDeflate)
+const DEFLATE_AT_ONCE_BYTES = 16_384
+
+function deflated(type: GitObject['type'], body: Uint8Array): Buffer | Promise<Buffer> {
+  const whole = Buffer.concat([Buffer.from(`${type} ${body.length}\0`), body])
+  return whole.length <= DEFLATE_AT_ONCE_BYTES ? deflateSync(whole) : deflate(whole)
 }
 
 /** The id that an object has, as git computes it. */

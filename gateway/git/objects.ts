@@ -38,12 +38,18 @@ export function createObjectStore(deps: {
     return trees.put(oid, parseTree(object.body))
   }
 
-  /** Gives the id at once; the write goes on beside its siblings and is awaited with them. */
+  /** Gives the id at once; the write goes on beside its siblings and is awaited with them, where its failure counts. */
+  function startWrite(type: 'blob' | 'tree', body: Uint8Array, writes: Promise<unknown>[]): Oid {
+    const write = writer.write(type, body)
+    write.catch(() => {})
+    writes.push(write)
+    return objectId(type, body)
+  }
+
   function startTree(entries: readonly TreeEntry[], writes: Promise<unknown>[]): Oid {
     const sorted = [...entries].sort(byGitOrder)
     const body = formatTree(sorted)
-    const oid = objectId('tree', body)
-    writes.push(writer.write('tree', body))
+    const oid = startWrite('tree', body, writes)
     trees.put(oid, sorted)
     return oid
   }
@@ -65,6 +71,12 @@ export function createObjectStore(deps: {
     return startTree([...entries.values()], writes)
   }
 
+  async function editBase(base: Oid | null, edits: ReadonlyMap<string, TreeEdit>, writes: Promise<unknown>[]) {
+    const oid = await edit(base, edits, writes)
+    if (oid === EMPTY_TREE) startWrite('tree', Buffer.alloc(0), writes)
+    return oid
+  }
+
   return {
     read,
     info: (name) => reader.info(name),
@@ -83,9 +95,21 @@ export function createObjectStore(deps: {
     async editTree(base, edits) {
       const writes: Promise<unknown>[] = []
       try {
-        const oid = await edit(base, edits, writes)
-        if (oid === EMPTY_TREE) writes.push(writer.write('tree', Buffer.alloc(0)))
-        return oid
+        return await editBase(base, edits, writes)
+      } finally {
+        await Promise.all(writes)
+      }
+    },
+    async commitFiles({ base, files, ...commit }) {
+      const writes: Promise<unknown>[] = []
+      try {
+        const edits = new Map<string, TreeEdit>()
+        for (const [path, value] of files)
+          edits.set(
+            path,
+            value instanceof Uint8Array ? { oid: startWrite('blob', value, writes), mode: '100644' } : value,
+          )
+        return await writer.commit({ ...commit, tree: await editBase(base, edits, writes) })
       } finally {
         await Promise.all(writes)
       }

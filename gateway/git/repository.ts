@@ -39,6 +39,14 @@ export interface ObjectStore {
   writeTree(entries: readonly TreeEntry[]): Promise<Oid>
   /** Keys are paths (latin1). Reads and writes only the trees on the way; directories that become empty vanish; a file and a directory replace one another. */
   editTree(base: Oid | null, edits: ReadonlyMap<string, TreeEdit>): Promise<Oid>
+  /** A signed commit of files changed on a tree: blobs (from bytes), trees and commit are written side by side. */
+  commitFiles(input: {
+    base: Oid | null
+    files: ReadonlyMap<string, Uint8Array | TreeEdit>
+    parents: readonly Oid[]
+    message: string
+    at: number
+  }): Promise<Oid>
   /** Author and committer are `hangar <hangar@localhost>`, UTC, signed with the server's key. `at` is milliseconds. */
   writeCommit(input: { tree: Oid; parents: readonly Oid[]; message: string; at: number }): Promise<Oid>
   close(): Promise<void>
