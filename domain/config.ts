@@ -61,7 +61,7 @@ export const SETTINGS = [
     path: 'public_url',
     schema: Type.Union([Type.Null(), Type.String({ pattern: '^https?://[^ ]+$' })]),
     default: null,
-    doc: 'The URL that people and sandboxes reach the server at, when it is not http://<listen>.',
+    doc: 'The URL that people reach the server at, when it is not http://<listen>. Sandboxes of the local provider always use the latter.',
   },
   {
     path: 'queue.max_running',

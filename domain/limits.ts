@@ -20,9 +20,7 @@ export interface Limits {
   readonly maxEventTextBytes: number
   /** Events of one turn that its output may give; what comes after is counted, not kept. */
   readonly maxTurnEvents: number
-  /** Untracked files of a checkpoint. */
-  readonly maxUntrackedBytes: number
-  readonly maxUntrackedFiles: number
+  readonly maxTurnEventBytes: number
   /** The git gateway. */
   readonly maxRefUpdates: number
   readonly maxCommandBytes: number
@@ -32,7 +30,6 @@ export interface Limits {
   readonly gitTimeoutMs: number
   /** REST. */
   readonly maxJsonBytes: number
-  readonly maxWaitMs: number
 }
 
 export const DEFAULT_LIMITS: Limits = {
@@ -50,8 +47,7 @@ export const DEFAULT_LIMITS: Limits = {
   maxArtifactsBytes: 100 * MB,
   maxEventTextBytes: 16 * 1024,
   maxTurnEvents: 20_000,
-  maxUntrackedBytes: 512 * MB,
-  maxUntrackedFiles: 20_000,
+  maxTurnEventBytes: 32 * MB,
   maxRefUpdates: 5_000,
   maxCommandBytes: 4 * MB,
   maxPushBytes: 2048 * MB,
@@ -59,5 +55,4 @@ export const DEFAULT_LIMITS: Limits = {
   maxGitProcesses: 8,
   gitTimeoutMs: 30 * 60_000,
   maxJsonBytes: 96 * MB,
-  maxWaitMs: 600_000,
 }

@@ -6,7 +6,9 @@ import { IO, MAX_OPTION_CHARACTERS, MAX_QUESTION_OPTIONS } from '../domain/hanga
 import type { Limits } from '../domain/limits.ts'
 import { type SafePath, safeRelativePath } from '../domain/names.ts'
 
-/** An artifact's file; `content` is null when a cap left it out (a warning says so). */
+const MAX_WARNINGS = 100
+
+/** An artifact's file within all caps; of one that is not, only a warning tells. */
 export interface CollectedArtifact {
   readonly path: SafePath
   readonly content: Buffer
@@ -69,8 +71,14 @@ export async function collectIo(tar: Readable, known: ReadonlyMap<string, string
     question: files.get(IO.question)?.trim() || null,
     questionOptions: optionsOf(files.get(IO.questionOptions)),
     artifacts,
-    warnings,
+    warnings: firstOf(warnings),
   }
+}
+
+/** A hostile tree gives a warning for each of its entries. */
+function firstOf(warnings: readonly string[]): string[] {
+  if (warnings.length <= MAX_WARNINGS) return [...warnings]
+  return [...warnings.slice(0, MAX_WARNINGS), `and ${warnings.length - MAX_WARNINGS} more warnings`]
 }
 
 function textCap(path: string, limits: Limits): number | null {

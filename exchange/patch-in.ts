@@ -30,6 +30,7 @@ export async function applyPatches(
     const run = { gitDir: repo.dir, env: { ...quarantine.env, GIT_INDEX_FILE: join(scratch, 'index') } }
     const before = await workingTree(repo, base)
     await git({ ...run, args: ['read-tree', before] })
+    let after = before
     for (const [place, patch] of patches.entries()) {
       const applied = await runGit({
         ...run,
@@ -38,11 +39,15 @@ export async function applyPatches(
         input: patch,
       })
       if (applied.exitCode !== 0) return { ok: false, at: place, reason: applied.stderr.trim().slice(0, 2_000) }
+      const previous = after
+      after = (await git({ ...run, args: ['write-tree'] })).toString('latin1').trim() as Oid
+      const hostile = await firstHostileEntry(
+        repo,
+        await rawDiff(repo, previous, after, quarantine.env),
+        quarantine.env,
+      )
+      if (hostile !== null) return { ok: false, at: place, reason: hostile }
     }
-    const after = (await git({ ...run, args: ['write-tree'] })).toString('latin1').trim() as Oid
-    const entries = await rawDiff(repo, before, after, quarantine.env)
-    const hostile = await firstHostileEntry(repo, entries, quarantine.env)
-    if (hostile !== null) return { ok: false, at: patches.length - 1, reason: hostile }
     await quarantine.migrate()
     return { ok: true, checkpoint: await splitTree(repo, base, after, at) }
   } finally {

@@ -49,8 +49,12 @@ export function createHousekeeping(deps: HousekeepingDeps): Housekeeping {
 
 async function sweepAll(deps: HousekeepingDeps): Promise<void> {
   for (const slug of await deps.repositories.list()) {
-    const repo = await deps.repositories.open(slug)
-    if (repo !== null) await sweepIncoming(repo, slug, deps)
+    try {
+      const repo = await deps.repositories.open(slug)
+      if (repo !== null) await sweepIncoming(repo, slug, deps)
+    } catch (error) {
+      deps.log.warn({ repo: slug, error: messageOf(error) }, 'this repo could not be swept; the next round tries again')
+    }
   }
 }
 

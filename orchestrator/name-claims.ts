@@ -1,4 +1,5 @@
 /** Session names are unique on the server: each is claimed by a ref that can be created only once. */
+import { errors } from '../domain/errors.ts'
 import type { RefName, RepoSlug, SessionName } from '../domain/names.ts'
 import { ZERO_OID } from '../domain/names.ts'
 import type { Repository } from '../gateway/git/repository.ts'
@@ -28,7 +29,8 @@ export function createNameClaims({ server, ledger }: { server: Repository; ledge
     },
     release: async (name) => {
       const oid = await server.refs.read(refOf(name))
-      if (oid !== null) await server.refs.transact([{ ref: refOf(name), old: oid, new: ZERO_OID }])
+      const freed = oid === null ? null : await server.refs.transact([{ ref: refOf(name), old: oid, new: ZERO_OID }])
+      if (freed?.ok === false) throw errors.conflict(`the name ${name} could not be freed: ${freed.reason}; try again`)
     },
     list: async () => {
       const { refs } = await server.refs.snapshot()

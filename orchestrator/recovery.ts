@@ -19,19 +19,32 @@ export interface RecoveryDeps {
   readonly control: SessionControl
   readonly runner: TurnRunner
   readonly providers: readonly Provider[]
+  /** Whether every record could be read: else a sandbox without a session may be that of an unreadable one. */
+  readonly complete: boolean
   readonly log: Log
 }
 
-/** To be called once, when the index agrees with git and before requests are served. */
+/** To be called first: sandboxes that live on push and fetch again from then on. */
+export async function restoreGrants({
+  index,
+  grants,
+}: {
+  readonly index: Index
+  readonly grants: Grants
+}): Promise<void> {
+  for (const [, entry] of await index.sessions.range()) restoreGrant(entry, grants)
+}
+
+/** To be called once, when the index agrees with git, sandboxes reach the gateway, and before other requests are served. */
 export async function recover(deps: RecoveryDeps): Promise<void> {
   const sessions = (await deps.index.sessions.range()).map(([, entry]) => entry)
-  for (const entry of sessions) restoreGrant(entry, deps.grants)
   await mendClaims(sessions, deps)
-  await destroyOrphans(sessions, deps)
+  if (deps.complete) await destroyOrphans(sessions, deps)
   for (const { session } of sessions) {
     if (session.state === 'running') deps.runner.kick(session.name)
+    // Not awaited: a turn of it may still have to be collected.
     if (session.state === 'closed' && session.sandbox !== null)
-      await deps.control.close(session.name).catch((error: unknown) => warn(deps, session.name, error))
+      deps.control.close(session.name).catch((error: unknown) => warn(deps, session.name, error))
   }
 }
 
@@ -50,8 +63,13 @@ async function mendClaims(sessions: readonly SessionEntry[], deps: RecoveryDeps)
   const claimed = await deps.claims.list()
   for (const { name, repo } of claimed) {
     if (recorded.has(name)) continue
-    const opened = repo === null ? null : await deps.repositories.open(repo)
-    if (opened !== null && (await opened.refs.read(sessionRef(name, 'log'))) !== null) continue
+    try {
+      const opened = repo === null ? null : await deps.repositories.open(repo)
+      if (opened !== null && (await opened.refs.read(sessionRef(name, 'log'))) !== null) continue
+    } catch (error) {
+      warn(deps, name, error)
+      continue
+    }
     deps.log.warn({ session: name }, 'a name was claimed but no session recorded; it is free again')
     await deps.claims.release(name)
   }

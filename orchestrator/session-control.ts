@@ -4,11 +4,11 @@ import { type SessionName, workBranch, ZERO_OID } from '../domain/names.ts'
 import type { Clock } from '../domain/ports.ts'
 import type { Provider } from '../domain/sandbox.ts'
 import type { SessionRecord, TurnRecord } from '../domain/session.ts'
-import type { Repositories } from '../gateway/git/repositories.ts'
 import type { RefUpdate } from '../gateway/git/repository.ts'
 import type { Grants } from '../gateway/grants.ts'
 import { type SessionRefKind, sessionRef } from '../refs-policy/ref-names.ts'
 import type { NameClaims } from './name-claims.ts'
+import type { SessionEvents } from './session-events.ts'
 import type { SessionAt, SessionRecords } from './session-records.ts'
 import { sandboxRef } from './turn-context.ts'
 import type { TurnRunner } from './turn-runner.ts'
@@ -23,11 +23,11 @@ export interface SessionControl {
 }
 
 export interface SessionControlDeps {
-  readonly repositories: Repositories
   readonly records: SessionRecords
   readonly claims: NameClaims
   readonly runner: TurnRunner
   readonly grants: Grants
+  readonly events: SessionEvents
   provider(kind: string): Provider
   readonly clock: Clock
 }
@@ -47,6 +47,8 @@ export function createSessionControl(deps: SessionControlDeps): SessionControl {
         turns: unended.map((turn) => cancelled(turn, clock.now())),
       }
     })
+    // After a crash nothing may work on the session yet: what has not ended is taken up to be ended.
+    runner.kick(name)
     runner.interrupt(name)
     await runner.settled(name)
     await destroySandbox(name)
@@ -95,6 +97,7 @@ export function createSessionControl(deps: SessionControlDeps): SessionControl {
       if (!gone.ok) throw errors.conflict(`session ${name} could not be removed: ${gone.reason}; try again`)
       await deps.claims.release(name)
       await records.forget(name, moves)
+      deps.events.forget(name)
     },
   }
 }

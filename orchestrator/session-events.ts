@@ -19,6 +19,8 @@ export interface SessionEvents {
   follow(name: SessionName, since: number, signal: AbortSignal): AsyncIterable<RunEvent>
   /** Wakes followers after events were put into the index by another hand. */
   wake(name: SessionName): void
+  /** The name is free again: who takes it begins to count anew. */
+  forget(name: SessionName): void
 }
 
 const PAGE = 500
@@ -106,6 +108,10 @@ export function createSessionEvents({ index, clock }: { index: Index; clock: Clo
       }
     },
     wake: (name) => {
+      wakes.emit(name)
+    },
+    forget: (name) => {
+      next.delete(name)
       wakes.emit(name)
     },
   }

@@ -13,7 +13,7 @@ import { appendNote, readNote } from '../gateway/git/notes.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import { checkpointSandbox } from './sandbox-helper.ts'
 import { eventsFile, putEvent } from './session-events.ts'
-import { sandboxRef, type TurnAt, type TurnPlace, type TurnServices } from './turn-context.ts'
+import { runKey, sandboxRef, type TurnAt, type TurnPlace, type TurnServices } from './turn-context.ts'
 
 const NOTES = 'refs/notes/hangar' as RefName
 
@@ -44,6 +44,16 @@ export async function collectTurn(at: TurnAt, services: TurnServices): Promise<v
   const up = ref !== null && (await at.environment.provider.inspect(ref)).state === 'up'
   const gathered = up ? await gather(at, ref, session, turn, services) : await gatherNothing(at)
   await recordEnd(at, turn, gathered, services)
+}
+
+/** Ends whatever still runs of a turn that a step failed in, and saves its work, where that is still possible. */
+export async function salvageTurn(at: TurnAt, services: TurnServices): Promise<void> {
+  const { session } = await services.records.get(at.name)
+  const turn = await services.records.turn(at.name, at.number)
+  const ref = sandboxRef(session)
+  if (ref === null || turn.startedAt === null || (await at.environment.provider.inspect(ref)).state !== 'up') return
+  await at.environment.provider.stop(ref, runKey(at.number))
+  await checkpointSandbox(at, ref, session, turn, services)
 }
 
 /** Ends a turn that a step failed in: what there is to keep is kept, the reason is the step's own. */
@@ -115,18 +125,15 @@ async function readIo(at: TurnAt, ref: SandboxRef, services: TurnServices): Prom
 
 async function recordEnd(at: TurnPlace, turn: TurnRecord, gathered: Gathered, services: TurnServices): Promise<void> {
   const events = await services.events.ofTurn(at.name, at.number)
-  const ended = endedTurn(turn, gathered, lastMessage(events), services)
-  const last = await services.events.place(at.name, at.number, {
-    kind: 'state',
-    state: 'ended',
-    text: endSentence(ended),
-  })
-  if (gathered.head !== null) await noteTurn(at, gathered.head, ended, services)
   await services.records.move(at.name, async ({ session, turn: newest }) => {
     const current = await newest(at.number)
     if (current.state === 'ended') return null
     const waiting = session.turns > at.number
-    const record: TurnRecord = { ...ended, stopReason: current.stopReason }
+    // A stop that came while the turn was collected counts: what it asked is not carried on.
+    const ended = endedTurn({ ...turn, stopReason: current.stopReason }, gathered, lastMessage(events), services)
+    const state = { kind: 'state', state: 'ended', text: endSentence(ended) } as const
+    const last = await services.events.place(at.name, at.number, state)
+    if (gathered.head !== null) await noteTurn(at, gathered.head, ended, services)
     return {
       message: `turn ${at.number} ended: ${ended.outcome ?? ''}`,
       session: {
@@ -135,7 +142,7 @@ async function recordEnd(at: TurnPlace, turn: TurnRecord, gathered: Gathered, se
         needsInput: ended.outcome === 'needs_input' ? ended.question : null,
         questionOptions: ended.outcome === 'needs_input' ? ended.questionOptions : [],
       },
-      turns: [record],
+      turns: [ended],
       files: new Map([
         ...ioFiles(at.number, ended),
         [`turns/${at.number}/events.jsonl.gz`, eventsFile([...events, last])],

@@ -1,6 +1,6 @@
 /** A running turn followed to its end: output and progress become events as they come, limits are kept, the end is recorded. */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { errors } from '../domain/errors.ts'
+import { errors, messageOf } from '../domain/errors.ts'
 import { IO, sessionIoDirectory } from '../domain/hangar-io.ts'
 import type { RunEventBody } from '../domain/run-event.ts'
 import type { SandboxRef, TurnProcess } from '../domain/sandbox.ts'
@@ -20,8 +20,9 @@ interface StreamCursors {
   readonly out: LineCursor
   readonly err: LineCursor
   readonly progress: LineCursor
-  /** Events that were kept, and those that were over the cap. */
+  /** Events that were kept, their bytes as JSON, and the count of those over a cap. */
   readonly kept: number
+  readonly keptBytes: number
   readonly dropped: number
 }
 
@@ -71,18 +72,23 @@ async function readToEnd(at: TurnAt, ref: SandboxRef, turn: TurnRecord, services
   let cursors = await savedCursors(at, services)
   let stopping: Promise<void> | null = null
   const stop = () => {
-    stopping ??= provider.stop(ref, key)
-    return stopping
+    stopping ??= provider.stop(ref, key).catch((error: unknown) => {
+      services.log.warn(
+        { session: at.name, turn: at.number, error: messageOf(error) },
+        'a turn could not be stopped; trying again',
+      )
+      stopping = null
+    })
   }
   const deadline = deadlineOf(turn)
   const endsAt = (turn.startedAt ?? services.clock.now()) + deadline.ms
   for (;;) {
     // The server closes: the agent runs on, and is found again at the next start.
     if (at.signal.aborted && at.signal.reason === 'closing') at.signal.throwIfAborted()
-    if (at.signal.aborted) void stop().catch(() => {})
+    if (at.signal.aborted) stop()
     else if (services.clock.now() > endsAt) {
       await recordStop(at, deadline.reason, services)
-      void stop().catch(() => {})
+      stop()
     }
     const output = await provider.read(
       ref,
@@ -137,7 +143,15 @@ async function recordStop(at: TurnAt, reason: 'timed_out' | 'over_budget', servi
 async function savedCursors(at: TurnAt, services: TurnServices): Promise<StreamCursors> {
   const saved = (await services.index.cursors.get(at.name)) as StreamCursors | null
   if (saved !== null && saved.turn === at.number) return saved
-  return { turn: at.number, out: START_OF_LINES, err: START_OF_LINES, progress: START_OF_LINES, kept: 0, dropped: 0 }
+  return {
+    turn: at.number,
+    out: START_OF_LINES,
+    err: START_OF_LINES,
+    progress: START_OF_LINES,
+    kept: 0,
+    keptBytes: 0,
+    dropped: 0,
+  }
 }
 
 interface Chunks {
@@ -163,15 +177,23 @@ async function takeEvents(
     ...err.lines.flatMap((line) => parsed(at, 'err', line)),
     ...out.lines.flatMap((line) => parsed(at, 'out', line)),
   ]
-  const bodies = found
-    .slice(0, Math.max(0, services.limits.maxTurnEvents - cursors.kept))
-    .map((body) => services.redactEvent(body))
+  const bodies: RunEventBody[] = []
+  let { kept, keptBytes } = cursors
+  for (const body of found) {
+    const shown = services.redactEvent(body)
+    const bytes = Buffer.byteLength(JSON.stringify(shown))
+    if (kept >= services.limits.maxTurnEvents || keptBytes + bytes > services.limits.maxTurnEventBytes) continue
+    kept++
+    keptBytes += bytes
+    bodies.push(shown)
+  }
   const next: StreamCursors = {
     turn: at.number,
     out: out.cursor,
     err: err.cursor,
     progress: progress.cursor,
-    kept: cursors.kept + bodies.length,
+    kept,
+    keptBytes,
     dropped: cursors.dropped + found.length - bodies.length,
   }
   const moved = [out, err, progress].some(
@@ -183,7 +205,7 @@ async function takeEvents(
 }
 
 async function tellDropped(at: TurnAt, dropped: number, services: TurnServices): Promise<void> {
-  const message = `${dropped} further lines of output were left out: a turn keeps ${services.limits.maxTurnEvents}`
+  const message = `${dropped} further lines of output were left out: a turn keeps ${services.limits.maxTurnEvents} events and ${services.limits.maxTurnEventBytes} bytes of them`
   await services.events.append(at.name, at.number, [{ kind: 'error', scope: 'stream', fatal: false, message }])
 }
 

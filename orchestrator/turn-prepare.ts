@@ -11,7 +11,7 @@ import { sessionRef } from '../refs-policy/ref-names.ts'
 import { promptOf } from './prompt.ts'
 import { attachmentPath, checkpointSandbox, lastWords, reportLines, turnEnvironment } from './sandbox-helper.ts'
 import { putEvent } from './session-events.ts'
-import { runKey, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
+import { deadlineOf, runKey, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 
 const GRANT_LIFE_MS = 24 * 3_600_000
 const SETUP_TIMEOUT_MS = 15 * 60_000
@@ -82,7 +82,8 @@ async function takeSandbox(at: TurnAt, services: TurnServices): Promise<Taken> {
     beforeTurn.state === 'queued' &&
     (await provider.inspect(live)).state === 'up'
   const minted = up ? null : services.grants.mint()
-  const expiresAt = services.clock.now() + GRANT_LIFE_MS
+  // A turn may run for days, and pushes its checkpoint after its end.
+  const expiresAt = services.clock.now() + Math.max(GRANT_LIFE_MS, deadlineOf(beforeTurn).ms + 3_600_000)
   const ref = live ?? { provider: provider.kind, id: services.newSandboxId(at.name) }
   const made = minted === null ? null : provider.create(sandboxSpec(at, ref, minted.secret, services))
   made?.catch(() => {})
@@ -263,6 +264,5 @@ export async function startAgent(
 
 /** The supervisor's own deadline comes a little after the server's, which knows the reason; it counts when the server is gone. */
 function supervisorDeadline(turn: TurnRecord): number {
-  const minutes = turn.budget.maxMinutes ?? Number.POSITIVE_INFINITY
-  return Math.min(turn.timeoutMs, minutes * 60_000) + 5_000
+  return deadlineOf(turn).ms + 5_000
 }

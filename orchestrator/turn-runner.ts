@@ -3,7 +3,7 @@ import { HangarError, messageOf } from '../domain/errors.ts'
 import type { SessionName } from '../domain/names.ts'
 import type { TurnRecord } from '../domain/session.ts'
 import { checkpointSandbox } from './sandbox-helper.ts'
-import { collectTurn, failTurn } from './turn-collect.ts'
+import { collectTurn, failTurn, salvageTurn } from './turn-collect.ts'
 import { sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 import { followTurn } from './turn-follow.ts'
 import { prepareTurn } from './turn-prepare.ts'
@@ -75,7 +75,7 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
 
   const nextTurn = async (name: SessionName): Promise<TurnRecord | null> => {
     const entry = await services.records.find(name)
-    if (entry === null || entry.session.state === 'closed') return null
+    if (entry === null) return null
     return (await services.records.turns(name)).find((turn) => turn.state !== 'ended') ?? null
   }
 
@@ -123,6 +123,15 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
       { session: name, turn: number, error: messageOf(error), cause: causeOf(error) },
       'a step of a turn failed',
     )
+    try {
+      const at = await turnAt(name, number, new AbortController().signal)
+      await salvageTurn(at, services)
+    } catch (lost) {
+      services.log.warn(
+        { session: name, turn: number, error: messageOf(lost) },
+        'the work of a failed turn could not be saved',
+      )
+    }
     try {
       const { repo: slug } = await services.records.get(name)
       await failTurn({ name, number, repo: await services.records.repository(name), slug }, error, services)

@@ -30,17 +30,22 @@ export async function waitForTurn(
 ): Promise<Waited> {
   const { records, events } = services
   const number = turn ?? (await records.get(name)).session.turns
-  const limit = AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)])
+  let over = signal.aborted || timeoutMs <= 0
   let wake = () => {}
+  const end = () => {
+    over = true
+    wake()
+  }
+  const timer = setTimeout(end, timeoutMs)
   const removeListener = records.onMove(name, () => wake())
-  limit.addEventListener('abort', () => wake(), { once: true })
+  signal.addEventListener('abort', end)
   try {
     for (;;) {
       const moved = new Promise<void>((resolve) => {
         wake = resolve
       })
       const record = await records.turn(name, number)
-      if (record.state === 'ended' || limit.aborted) {
+      if (record.state === 'ended' || over) {
         const { session } = await records.get(name)
         const newest = await events.ofTurn(name, number)
         return {
@@ -54,7 +59,9 @@ export async function waitForTurn(
       await moved
     }
   } finally {
+    clearTimeout(timer)
     removeListener()
+    signal.removeEventListener('abort', end)
   }
 }
 

@@ -3,6 +3,7 @@ import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from '
 import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
 import type { ConfigSources } from '../domain/config.ts'
+import { errors, messageOf } from '../domain/errors.ts'
 import type { Tokens } from '../gateway/tokens.ts'
 
 /** `${XDG_CONFIG_HOME:-~/.config}/hangar/cli.json`: `{url, token}`, mode 0600. */
@@ -11,7 +12,7 @@ export function cliFile(env: ConfigSources['env']): string {
 }
 
 /**
- * Makes the admin token of a store that has none, and writes the CLI's file; a file for another server is kept as `cli.json.old`.
+ * Makes the admin token of a store that has no live one, and writes the CLI's file; a file for another server is kept as `cli.json.old`.
  * On later starts only the URL in the file is brought up to date, when its token is one of this server's.
  */
 export async function welcomeCli(file: string, url: string, tokens: Tokens): Promise<{ readonly made: boolean }> {
@@ -20,15 +21,26 @@ export async function welcomeCli(file: string, url: string, tokens: Tokens): Pro
     if (known.url !== url) writeCliFile(file, { url, token: known.token })
     return { made: false }
   }
-  if ((await tokens.list()).length > 0) return { made: false }
-  const { secret } = await tokens.create({
+  const live = (await tokens.list()).filter((token) => token.scopes.includes('admin') && token.revokedAt === null)
+  if (live.length > 0) return { made: false }
+  const { token, secret } = await tokens.create({
     name: 'admin (made at the first start)',
     scopes: ['admin'],
     repos: null,
     expiresAt: null,
   })
-  if (existsSync(file)) renameSync(file, `${file}.old`)
-  writeCliFile(file, { url, token: secret })
+  try {
+    if (existsSync(file)) renameSync(file, `${file}.old`)
+    writeCliFile(file, { url, token: secret })
+  } catch (cause) {
+    // Else nobody would ever know its secret, and no other would be made.
+    await tokens.revoke(token.id)
+    throw errors.configInvalid(
+      `the admin token cannot be written to ${file}: ${messageOf(cause)}; make the directory writable, or name another with XDG_CONFIG_HOME`,
+      {},
+      cause,
+    )
+  }
   return { made: true }
 }
 

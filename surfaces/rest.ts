@@ -129,17 +129,28 @@ function markOf(req: Request, caller: TokenCaller, operation: Operation): Idempo
 
 function goneSignal(res: Response, closing: AbortSignal): AbortSignal {
   const gone = new AbortController()
-  res.once('close', () => gone.abort())
-  return AbortSignal.any([gone.signal, closing])
+  const abort = () => gone.abort()
+  // Not AbortSignal.any: that would leave an entry with the long-lived signal for each request.
+  closing.addEventListener('abort', abort)
+  res.once('close', () => {
+    closing.removeEventListener('abort', abort)
+    abort()
+  })
+  if (closing.aborted) abort()
+  return gone.signal
 }
 
 const SinceShape = Type.Object({ since: Type.Optional(Type.Integer({ minimum: 0 })) })
 
 async function events(req: Request, res: Response, call: Call): Promise<void> {
   const name = parseSessionName(String(req.params['ref']))
-  await sessionFor(call, name)
+  const { session } = await sessionFor(call, name)
+  const { tokens, records } = call.services
+  // A revoked token sees no more, and a name that another session took since is not followed.
+  const allowed = async () =>
+    tokens.isLive(call.caller) && (await records.find(name))?.session.createdAt === session.createdAt
   const { since } = parseQuery(SinceShape, { since: req.headers['last-event-id'] ?? req.query['since'] }, 'the request')
-  await streamEvents(res, call.services.events.follow(name, since ?? 0, call.signal), call.signal)
+  await streamEvents(res, call.services.events.follow(name, since ?? 0, call.signal), { allowed, signal: call.signal })
 }
 
 async function send(res: Response, reply: Reply): Promise<void> {

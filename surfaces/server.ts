@@ -1,5 +1,6 @@
 /** The composition root: opens the store, wires the floors together, listens, and closes it all in order. */
 import { randomBytes } from 'node:crypto'
+import { setMaxListeners } from 'node:events'
 import { mkdir, readFile } from 'node:fs/promises'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -15,7 +16,7 @@ import { createArtifactStore } from '../exchange/artifacts.ts'
 import { createResultChecker } from '../exchange/result-schema.ts'
 import { createRepositories } from '../gateway/git/repositories.ts'
 import { createGrants } from '../gateway/grants.ts'
-import { createSmartHttp } from '../gateway/http/smart-http.ts'
+import { createSmartHttp, type SmartHttp } from '../gateway/http/smart-http.ts'
 import { createLedger } from '../gateway/ledger.ts'
 import { createEventLog, reconcilePushes } from '../gateway/state/event-log.ts'
 import { openIndex } from '../gateway/state/index.ts'
@@ -27,7 +28,7 @@ import { showable } from '../orchestrator/event-text.ts'
 import { createHousekeeping } from '../orchestrator/housekeeping.ts'
 import { createNameClaims } from '../orchestrator/name-claims.ts'
 import { createLocalProvider } from '../orchestrator/providers/local.ts'
-import { recover } from '../orchestrator/recovery.ts'
+import { recover, restoreGrants } from '../orchestrator/recovery.ts'
 import { createSessionControl } from '../orchestrator/session-control.ts'
 import { createSessionEvents } from '../orchestrator/session-events.ts'
 import { createSessionOut } from '../orchestrator/session-out.ts'
@@ -105,6 +106,12 @@ export async function startServer({ config, log, cliFile, ...options }: ServerOp
 
     const listener = createServer({ requestTimeout: 0, headersTimeout: 15_000, keepAliveTimeout: 10_000 })
     const closing = new AbortController()
+    // Each waiting request listens to it.
+    setMaxListeners(0, closing.signal)
+    // From the first connection on: sandboxes that live on reach the gateway at once, other requests wait for the recovery.
+    const ready = createGate<express.Express>()
+    route(listener, smartHttp, ready.opened)
+    await restoreGrants({ index, grants })
     await listen(listener, config)
     undo.push(() => closeListener(listener, closing))
     const address = listener.address() as AddressInfo
@@ -143,11 +150,11 @@ export async function startServer({ config, log, cliFile, ...options }: ServerOp
     const runner = keep(createTurnRunner({ ...turnServices, maxRunning: config.maxRunning }), (value) => value.close())
     const claims = createNameClaims({ server: repositories.server, ledger })
     const control = createSessionControl({
-      repositories,
       records,
       claims,
       runner,
       grants,
+      events,
       provider: () => local,
       clock,
     })
@@ -176,7 +183,8 @@ export async function startServer({ config, log, cliFile, ...options }: ServerOp
       publicUrl: () => config.publicUrl ?? url,
     }
 
-    await recover({ repositories, index, claims, grants, control, runner, providers: [local], log })
+    const complete = indexed.unreadable.length === 0 && reconciled.unreadable.length === 0
+    await recover({ repositories, index, claims, grants, control, runner, providers: [local], complete, log })
     const housekeeping = keep(createHousekeeping({ repositories, index, clock, log }), (value) => value.close())
     await housekeeping.sweep()
     const welcome = cliFile === null ? { made: false } : await welcomeCli(cliFile, config.publicUrl ?? url, tokens)
@@ -207,22 +215,35 @@ export async function startServer({ config, log, cliFile, ...options }: ServerOp
       sendProblem(res, asRefusal(error)),
     )
 
-    listener.on('checkContinue', (req, res) => {
-      if (isGit(req.url)) smartHttp.checkContinue(req, res)
-      else {
-        res.writeContinue()
-        app(req, res)
-      }
-    })
-    listener.on('request', (req, res) => {
-      if (isGit(req.url)) smartHttp.handle(req, res)
-      else app(req, res)
-    })
+    ready.open(app)
     return { url, firstStart: welcome.made, isolation: await local.describe(), close: () => closeAll(undo, log) }
   } catch (error) {
     await closeAll(undo, log)
     throw error
   }
+}
+
+/** A promise that is kept from outside. */
+function createGate<T>(): { readonly opened: Promise<T>; open(value: T): void } {
+  let open: (value: T) => void = () => {}
+  const opened = new Promise<T>((resolve) => {
+    open = resolve
+  })
+  return { opened, open }
+}
+
+function route(listener: Server, smartHttp: SmartHttp, app: Promise<express.Express>): void {
+  listener.on('request', (req, res) => {
+    if (isGit(req.url)) smartHttp.handle(req, res)
+    else void app.then((handle) => handle(req, res))
+  })
+  listener.on('checkContinue', (req, res) => {
+    if (isGit(req.url)) return smartHttp.checkContinue(req, res)
+    void app.then((handle) => {
+      res.writeContinue()
+      handle(req, res)
+    })
+  })
 }
 
 /** The git gateway sees the raw request: no middleware before it. */

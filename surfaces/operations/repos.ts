@@ -1,6 +1,6 @@
 /** The operations on repos: add, list, show, remove. */
 import { Type } from '@sinclair/typebox'
-import { errors } from '../../domain/errors.ts'
+import { errors, type HangarError } from '../../domain/errors.ts'
 import { coversRepo } from '../../domain/grant.ts'
 import { parseRepoSlug, type RepoSlug } from '../../domain/names.ts'
 import type { Repository } from '../../gateway/git/repository.ts'
@@ -43,7 +43,8 @@ const listRepos = operation({
     const slugs = (await call.services.repositories.list()).filter((slug) => coversRepo(call.caller, slug)).sort()
     const items = []
     for (const slug of slugs) {
-      const repo = await call.services.repositories.open(slug)
+      // One that cannot be read is the log's matter; it must not hide the others.
+      const repo = await call.services.repositories.open(slug).catch(() => null)
       if (repo !== null) items.push(await view(call, slug, repo))
     }
     return json(200, { items, next_cursor: null })
@@ -75,13 +76,20 @@ const removeRepo = operation({
   output: RepoShape,
   status: 200,
   handle: async (call, { owner, name }) => {
-    const { slug, repo } = await known(call, owner, name)
+    const slug = parseRepoSlug(`${owner}/${name}`)
+    if (!coversRepo(call.caller, slug) || !(await call.services.repositories.list()).includes(slug))
+      throw unknownRepo(slug)
     const sessions = (await call.services.index.sessions.range()).filter(([, entry]) => entry.repo === slug)
     if (sessions.length > 0)
       throw errors.conflict(
         `${slug} has ${sessions.length} session(s), ${sessions[0]?.[0] ?? ''} among them; remove each first: hangar session close NAME --delete`,
       )
-    const shown = await view(call, slug, repo)
+    // A repo whose directory is broken can be removed as well, by its record alone.
+    const repo = await call.services.repositories.open(slug).catch(() => null)
+    const shown =
+      repo === null
+        ? { slug, upstream: null, default_branch: 'main', url: urlOf(call, slug) }
+        : await view(call, slug, repo)
     await call.services.repositories.remove(slug)
     return json(200, shown)
   },
@@ -92,17 +100,19 @@ export const REPO_OPERATIONS: readonly Operation[] = [addRepo, listRepos, getRep
 async function known(call: Call, owner: string, name: string): Promise<{ slug: RepoSlug; repo: Repository }> {
   const slug = parseRepoSlug(`${owner}/${name}`)
   const repo = coversRepo(call.caller, slug) ? await call.services.repositories.open(slug) : null
-  if (repo === null)
-    throw errors.notFound(`there is no repo ${slug} on this server; hangar repo list shows those there are`)
+  if (repo === null) throw unknownRepo(slug)
   return { slug: repo.slug ?? slug, repo }
+}
+
+function unknownRepo(slug: RepoSlug): HangarError {
+  return errors.notFound(`there is no repo ${slug} on this server; hangar repo list shows those there are`)
+}
+
+function urlOf(call: Call, slug: RepoSlug): string {
+  return `${call.services.publicUrl()}/git/${slug}.git`
 }
 
 async function view(call: Call, slug: RepoSlug, repo: Repository) {
   const { head } = await repo.refs.snapshot()
-  return {
-    slug,
-    upstream: null,
-    default_branch: head.replace(/^refs\/heads\//, ''),
-    url: `${call.services.publicUrl()}/git/${slug}.git`,
-  }
+  return { slug, upstream: null, default_branch: head.replace(/^refs\/heads\//, ''), url: urlOf(call, slug) }
 }

@@ -126,7 +126,10 @@ const listSessions = operation({
       from = fresh.at(-1)?.[0]
       more = fresh.length > 0
     }
-    const items = await Promise.all(found.map(({ name }) => view(call, name)))
+    // One that was removed meanwhile, or whose repo cannot be read, must not hide the others.
+    const items = (await Promise.all(found.map(({ name }) => view(call, name).catch(() => null)))).filter(
+      (item) => item !== null,
+    )
     return json(200, { items, next_cursor: found.length === limit ? (found.at(-1)?.key ?? null) : null })
   },
 })
