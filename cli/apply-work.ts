@@ -6,9 +6,10 @@ import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
-import { type Checkout, gitIn, revParse, sessionRefs, stateTrees, tryGitIn } from './checkout.ts'
+import { type Checkout, gitIn, lineEnds, revParse, sessionRefs, stateTrees, tryGitIn } from './checkout.ts'
 import { call, type Server } from './client.ts'
 import { protectedWork, usage } from './failure.ts'
+import { beginCheckout, leftByCheckout } from './interrupted-checkout.ts'
 import { hasCommit, haves } from './local-work.ts'
 import { type Snapshot, withSnapshot } from './snapshot.ts'
 import { listTree, standing, treeWith } from './tree-files.ts'
@@ -33,6 +34,8 @@ export interface Pulled {
 }
 
 const ZERO = '0'.repeat(40)
+/** Parent 1 of a checkpoint whose HEAD was unborn, as hangar-agent makes it. */
+const UNBORN = '4f16da4ccd063e4a1b9518d1152b8e77df2aa266'
 
 /** Fetches and applies; throws a `protected` failure before it touches anything that it would overwrite. */
 export async function pullSession(checkout: Checkout, options: PullOptions): Promise<Pulled> {
@@ -42,24 +45,43 @@ export async function pullSession(checkout: Checkout, options: PullOptions): Pro
   if ((await tryGitIn(checkout, { args: ['check-ref-format', branchRef] })).exitCode !== 0)
     throw usage(`--branch ${options.branch}: that is no branch name that git takes`)
   const local = await revParse(checkout, branchRef)
-  await refuseLostCommits(checkout, options, local, tips.head)
+  const head = options.checkout ? await checkpointHead(checkout, options, tips) : tips.head
+  await refuseLostCommits(checkout, options, local, [head, tips.head])
   const current = (await tryGitIn(checkout, { args: ['symbolic-ref', '-q', 'HEAD'] })).stdout.toString('utf8').trim()
-  await refuseOtherWorktrees(checkout, branchRef, current)
-  if (options.checkout) {
-    if (tips.checkpoint === null)
-      throw usage(`session ${name} has no checkpoint yet; wait for its turn to end: hangar session wait ${name}`)
-    await checkOut(checkout, options, { branchRef, local, head: tips.head, checkpoint: tips.checkpoint })
-  } else if (current === branchRef && local !== tips.head) {
+  if (options.checkout || local !== head) await refuseOtherWorktrees(checkout, branchRef, current)
+  if (options.checkout && tips.checkpoint !== null) {
+    await checkOut(checkout, options, { branchRef, local, head, checkpoint: tips.checkpoint })
+  } else if (current === branchRef && local !== head) {
     throw protectedWork(
       `${options.branch} is your current branch, and session ${name} has moved on; to move your working tree along: hangar session pull ${name} --checkout, ` +
         `or take it into another branch: --branch NAME`,
     )
-  } else await moveBranch(checkout, branchRef, local, tips.head)
-  const { checkpoint, checkedOut } = sessionRefs(name)
-  for (const ref of options.checkout ? [checkpoint, checkedOut] : [checkpoint])
-    if (tips.checkpoint !== null)
-      await gitIn(checkout, { args: ['update-ref', '-m', 'hangar: pull', ref, tips.checkpoint] })
-  return { branch: options.branch, head: tips.head, moved: local !== tips.head, checkedOut: options.checkout }
+  } else if (head !== null) await moveBranch(checkout, branchRef, local, head)
+  await remember(checkout, options, tips)
+  return { branch: options.branch, head, moved: local !== head, checkedOut: options.checkout }
+}
+
+/** HEAD of the checkpoint, which its index and files belong to; null when it was unborn. */
+async function checkpointHead(checkout: Checkout, { session }: PullOptions, tips: Tips): Promise<string | null> {
+  if (tips.checkpoint === null)
+    throw usage(
+      `session ${session.name} has no checkpoint yet; wait for its turn to end: hangar session wait ${session.name}`,
+    )
+  const head = await revParse(checkout, `${tips.checkpoint}^1`)
+  return head === UNBORN ? null : head
+}
+
+/** Keeps under local refs what the session's branch and checkpoint are now. */
+async function remember(checkout: Checkout, options: PullOptions, tips: Tips): Promise<void> {
+  const refs = sessionRefs(options.session.name)
+  const updates: [ref: string, oid: string | null][] = [
+    [refs.branch, tips.head],
+    [refs.checkpoint, tips.checkpoint],
+    ...(options.checkout ? [[refs.checkedOut, tips.checkpoint] as [string, string | null]] : []),
+  ]
+  const lines = updates.flatMap(([ref, oid]) => (oid === null ? [] : [`update ${ref} ${oid}\n`]))
+  if (options.checkout) lines.push(`delete ${refs.pulling}\n`)
+  await gitIn(checkout, { args: ['update-ref', '-m', 'hangar: pull', '--stdin'], input: Buffer.from(lines.join('')) })
 }
 
 interface Tips {
@@ -99,24 +121,21 @@ async function fetchTips(checkout: Checkout, { server, session }: PullOptions): 
   }
 }
 
-/** A local branch may move when the session contains it, or when it is just what the last pull made of it. */
+/** A local branch may move when each of its commits is in the session now, or came from an earlier pull: an agent may amend its own. */
 async function refuseLostCommits(
   checkout: Checkout,
   options: PullOptions,
   local: string | null,
-  head: string | null,
+  heads: readonly (string | null)[],
 ): Promise<void> {
-  if (local === null || local === head || options.force) return
-  if (
-    head !== null &&
-    (await tryGitIn(checkout, { args: ['merge-base', '--is-ancestor', local, head] })).exitCode === 0
-  )
-    return
-  if ((await revParse(checkout, `${sessionRefs(options.session.name).checkpoint}^1`)) === local) return
-  const range = head === null ? [local] : [local, `^${head}`]
-  const own = (await gitIn(checkout, { args: ['log', '--format=%h %s', '--max-count=5', ...range] }))
+  if (local === null || local === heads[0] || options.force) return
+  const { branch, checkpoint, checkedOut } = sessionRefs(options.session.name)
+  const pulled = await Promise.all([branch, checkpoint, checkedOut].map((ref) => revParse(checkout, ref)))
+  const known = [...heads, ...pulled].flatMap((oid) => (oid === null ? [] : [`^${oid}`]))
+  const own = (await gitIn(checkout, { args: ['log', '--format=%h %s', '--max-count=5', local, ...known] }))
     .toString('utf8')
     .trim()
+  if (own === '') return
   throw protectedWork(
     `your branch ${options.branch} has commits that session ${options.session.name} does not have:\n${own}\n` +
       `take the session into another branch (--branch NAME), or overwrite yours (--force)`,
@@ -142,12 +161,24 @@ async function moveBranch(
   local: string | null,
   head: string | null,
 ): Promise<void> {
+  if (head === local) return
+  const change = head === null ? ['-d', branchRef, local ?? ZERO] : [branchRef, head, local ?? ZERO]
+  const moved = await tryGitIn(checkout, { args: ['update-ref', '-m', 'hangar: pull', ...change] })
+  if (moved.exitCode !== 0) throw blockedBranch(branchRef, moved.stderr)
+}
+
+/** Tries the move without making it, so that no file is touched for a branch that cannot be had. */
+async function refuseBlockedBranch(checkout: Checkout, { branchRef, local, head }: Target): Promise<void> {
   if (head === null || head === local) return
-  const moved = await tryGitIn(checkout, { args: ['update-ref', '-m', 'hangar: pull', branchRef, head, local ?? ZERO] })
-  if (moved.exitCode !== 0)
-    throw protectedWork(
-      `${branchRef.slice('refs/heads/'.length)} could not be moved: ${moved.stderr.trim().split('\n')[0]}; take another branch with --branch NAME`,
-    )
+  const input = Buffer.from(`start\nupdate ${branchRef} ${head} ${local ?? ZERO}\nprepare\nabort\n`)
+  const tried = await tryGitIn(checkout, { args: ['update-ref', '--stdin'], input })
+  if (tried.exitCode !== 0) throw blockedBranch(branchRef, tried.stderr)
+}
+
+function blockedBranch(branchRef: string, said: string): Error {
+  return protectedWork(
+    `${branchRef.slice('refs/heads/'.length)} could not be moved: ${said.trim().split('\n')[0]}; take another branch with --branch NAME`,
+  )
 }
 
 interface Target {
@@ -175,11 +206,17 @@ async function checkOut(checkout: Checkout, options: PullOptions, target: Target
     )
     if (obstacles.length > 0)
       throw inTheWay(options, some(obstacles.map((path) => Buffer.from(path, 'latin1').toString('utf8'))))
-    await moveFiles(checkout, options, env, { from: await treeWith(checkout, env, base, same), to: wanted })
+    await refuseBlockedBranch(checkout, target)
+    const from = await treeWith(checkout, env, base, same)
+    await beginCheckout(checkout, snapshot, { session: options.session.name, from, target: target.checkpoint })
+    await moveFiles(checkout, options, env, { from, to: wanted })
     await moveBranch(checkout, target.branchRef, target.local, target.head)
     await gitIn(checkout, { args: ['symbolic-ref', '-m', 'hangar: pull --checkout', 'HEAD', target.branchRef] })
     await gitIn(checkout, { args: ['read-tree', '--reset', trees.index] })
-    await tryGitIn(checkout, { args: ['update-index', '-q', '--refresh'] })
+    await tryGitIn(checkout, {
+      args: ['update-index', '-q', '--refresh'],
+      config: { 'core.autocrlf': lineEnds(checkout) },
+    })
   })
 }
 
@@ -193,14 +230,30 @@ async function moveFiles(
   const scratch = await mkdtemp(join(tmpdir(), 'hangar-index-'))
   try {
     const env = { ...objects, GIT_INDEX_FILE: join(scratch, 'index') }
+    const autocrlf = lineEnds(checkout)
+    const config = { 'core.autocrlf': autocrlf }
     await gitIn(checkout, { args: ['read-tree', '--reset', trees.from], env })
     // Ends with 1 when a file differs; the merge then names it.
-    await tryGitIn(checkout, { args: ['update-index', '-q', '--refresh'], env })
-    const moved = await tryGitIn(checkout, { args: ['read-tree', '-m', '-u', trees.from, trees.to], env })
+    await tryGitIn(checkout, { args: ['update-index', '-q', '--refresh'], env, config })
+    const moved = await tryGitIn(checkout, { args: ['read-tree', '-m', '-u', trees.from, trees.to], env, config })
     if (moved.exitCode !== 0) throw inTheWay(options, moved.stderr.trim())
+    if (autocrlf !== 'false') await writeExactly(checkout, { ...env, GIT_INDEX_FILE: join(scratch, 'exact') }, trees)
   } finally {
     await rm(scratch, { recursive: true, force: true })
   }
+}
+
+/** Writes once more, byte for byte, the files that git has just written with the user's line ends. */
+async function writeExactly(
+  checkout: Checkout,
+  env: Readonly<Record<string, string>>,
+  trees: { readonly from: string; readonly to: string },
+): Promise<void> {
+  const args = ['diff-tree', '-r', '-z', '--name-only', '--no-renames', '--diff-filter=AMT', trees.from, trees.to]
+  const written = await gitIn(checkout, { args, env })
+  if (written.length === 0) return
+  await gitIn(checkout, { args: ['read-tree', trees.to], env })
+  await gitIn(checkout, { args: ['checkout-index', '-f', '-q', '-z', '--stdin'], env, input: written })
 }
 
 async function refuseUnfinished(checkout: Checkout): Promise<void> {
@@ -221,7 +274,8 @@ async function refuseUnfinished(checkout: Checkout): Promise<void> {
 
 /**
  * The tree of those local files that may be replaced: the tracked ones when nothing is uncommitted, or when what is uncommitted is just
- * what the session was handed, or what was pulled from it; then its untracked files as well, where they are still the same.
+ * what the session was handed, or what was pulled from it; then its untracked files as well, where they are still the same. And
+ * whatever a checkout that was cut off has left.
  */
 async function replaceable(checkout: Checkout, options: PullOptions, snapshot: Snapshot): Promise<string> {
   const refs = sessionRefs(options.session.name)
@@ -235,6 +289,8 @@ async function replaceable(checkout: Checkout, options: PullOptions, snapshot: S
     return treeWith(checkout, snapshot.env, snapshot.tracked, unchanged)
   }
   if (snapshot.tracked === snapshot.headTree && snapshot.index === snapshot.headTree) return snapshot.tracked
+  const begun = await leftByCheckout(checkout, snapshot, options.session.name)
+  if (begun !== null) return begun
   const files = new Set<string>()
   for (const tree of [snapshot.tracked, snapshot.index]) {
     const args = ['diff-tree', '-r', '-z', '--name-only', '--no-renames', snapshot.headTree, tree]

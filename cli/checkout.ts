@@ -26,6 +26,7 @@ const EXACT = {
   'core.splitIndex': 'false',
   'core.untrackedCache': 'false',
   'core.logAllRefUpdates': 'true',
+  'core.attributesFile': '/dev/null',
   'filter.lfs.clean': '',
   'filter.lfs.smudge': '',
   'filter.lfs.process': '',
@@ -41,7 +42,9 @@ export function findCheckout(cwd: string): Checkout {
     '--git-dir',
     '--git-common-dir',
   ])
-  const [top, gitDir, commonDir] = asked.out.split('\n')
+  const [top, gitDir, commonDir, ...more] = asked.out.replace(/\n$/, '').split('\n')
+  if (more.length > 0)
+    throw usage(`${JSON.stringify(cwd)} has a line break in its path, which is not supported; move the checkout`)
   if (asked.status !== 0 || !top || !gitDir || !commonDir)
     throw usage(
       `${cwd} is not in a git checkout${asked.err === '' ? '' : ` (${asked.err.split('\n')[0]})`}; change into one, or name a repo with --repo`,
@@ -79,11 +82,23 @@ export function globalExcludes(checkout: Checkout): string | null {
   return existsSync(file) ? file : null
 }
 
+/** The user's `core.autocrlf`: git takes a tracked file whose line ends only it has changed for unchanged, and so does a hand-over. */
+export function lineEnds(checkout: Checkout): 'true' | 'input' | 'false' {
+  const set = userGit(checkout.top, ['config', '--get', 'core.autocrlf']).out.trim().toLowerCase()
+  if (set === 'input') return 'input'
+  return /^(true|yes|on|1)$/.test(set) ? 'true' : 'false'
+}
+
 /** The repo that one of the checkout's remotes names, else `local/<directory>` where the server has it; null when it knows neither. */
 export function matchRepo(checkout: Checkout, repos: readonly WireRepo[]): string | null {
-  const urls = userGit(checkout.top, ['config', '--get-regexp', '^remote\\..*\\.url$'])
+  // As written, and as url.<base>.insteadOf has it.
+  const written = userGit(checkout.top, ['config', '--get-regexp', '^remote\\..*\\.url$'])
     .out.split('\n')
-    .map((line) => normalUrl(line.slice(line.indexOf(' ') + 1)))
+    .map((line) => line.slice(line.indexOf(' ') + 1))
+  const used = userGit(checkout.top, ['remote', '-v'])
+    .out.split('\n')
+    .map((line) => line.slice(line.indexOf('\t') + 1).replace(/ \(\w+\).*$/, ''))
+  const urls = [...written, ...used].filter((url) => url !== '').map(normalUrl)
   const byUrl = repos.find(
     (repo) => urls.includes(normalUrl(repo.url)) || (repo.upstream !== null && urls.includes(normalUrl(repo.upstream))),
   )
@@ -121,14 +136,29 @@ export interface StateTrees {
   readonly untracked: string
 }
 
-/** Local refs that remember what a session was given from here, what was pulled from it last, and what was last checked out; `git stash apply` takes each. */
-export function sessionRefs(name: string): {
+/** Local refs of a session; `git stash apply` takes the first three. */
+export interface SessionRefs {
+  /** What the session was given from here. */
   readonly handed: string
+  /** What was pulled from it last. */
   readonly checkpoint: string
+  /** What was checked out last. */
   readonly checkedOut: string
-} {
+  /** Its branch, as it was pulled last. */
+  readonly branch: string
+  /** There only while a checkout is under way, or after one that was cut off. */
+  readonly pulling: string
+}
+
+export function sessionRefs(name: string): SessionRefs {
   const folder = `refs/hangar/sessions/${name}`
-  return { handed: `${folder}/handed`, checkpoint: `${folder}/checkpoint`, checkedOut: `${folder}/checked-out` }
+  return {
+    handed: `${folder}/handed`,
+    checkpoint: `${folder}/checkpoint`,
+    checkedOut: `${folder}/checked-out`,
+    branch: `${folder}/branch`,
+    pulling: `${folder}/pulling`,
+  }
 }
 
 /** The trees of a checkpoint that is in the checkout's store; null when it is not there. */

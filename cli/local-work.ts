@@ -1,10 +1,13 @@
 /** `--from-local`: the checkout's commits and uncommitted changes become a checkpoint that is pushed to the server. */
 import { randomBytes } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
 import { createInterface } from 'node:readline/promises'
 import { type Checkout, gitIn, localSlug, matchRepo, revParse, sessionRefs, tryGitIn } from './checkout.ts'
 import { callJson, type Server } from './client.ts'
-import { EXIT, Failure, usage } from './failure.ts'
+import { usage } from './failure.ts'
 import type { Output } from './output.ts'
+import { hasBranches, push } from './push.ts'
 import { keepSnapshot, withSnapshot } from './snapshot.ts'
 import type { Listed, WireRepo } from './wire.ts'
 
@@ -32,12 +35,13 @@ export async function handOver<T>(
   session: string,
   use: (handed: HandedOver) => Promise<T>,
 ): Promise<T> {
-  const repo = await repoFor(checkout, options)
+  // What cannot be carried is refused before anything is made on the server.
   return withSnapshot(checkout, { strict: true }, async (snapshot) => {
+    const repo = await repoFor(checkout, options)
     for (const warning of snapshot.warnings) options.output.say(`note: ${warning}`)
     await seed(checkout, repo, options)
     const ref = `refs/hangar/incoming/${randomBytes(8).toString('hex')}`
-    await push(checkout, repo, [`${snapshot.commit}:${ref}`], options.server, snapshot.env)
+    await push({ checkout, server: options.server, repo, env: snapshot.env }, [`${snapshot.commit}:${ref}`])
     const taken = await use({ repo: repo.slug, commit: snapshot.commit })
     await keepSnapshot(checkout, snapshot, sessionRefs(session).handed)
     return taken
@@ -55,6 +59,10 @@ export async function repoFor(checkout: Checkout, options: HandOverOptions): Pro
   const unknown = `the server at ${options.server.url} does not know this checkout (no remote of it names a repo there, and there is no ${wanted})`
   if (!options.createRepo && !(await agrees(`${unknown}.\nHost it there as ${wanted}? [y/N] `)))
     throw usage(`${unknown}; host it there with --create-repo, or name another repo with --repo`)
+  if (existsSync(join(checkout.commonDir, 'shallow')))
+    throw usage(
+      `this checkout is shallow, so the server cannot host its history as ${wanted}; run: git fetch --unshallow`,
+    )
   options.output.say(`hosting this checkout as ${wanted}`)
   return callJson<WireRepo>(options.server, { method: 'POST', path: '/api/repos', body: { slug: wanted } })
 }
@@ -71,13 +79,12 @@ async function agrees(question: string): Promise<boolean> {
 
 /** A hosted repo without branches gets the checkout's published history, so that the session has a base. */
 async function seed(checkout: Checkout, repo: WireRepo, options: HandOverOptions): Promise<void> {
-  const listed = await git(checkout, options.server, ['ls-remote', '--heads', gitUrl(options.server, repo)], {})
-  if (listed.exitCode !== 0) throw pushFailure(listed.stderr, repo)
-  if (listed.stdout.length > 0) return
+  const remote = { checkout, server: options.server, repo, env: {} }
+  if (await hasBranches(remote)) return
   const start = await publishedCommit(checkout)
   if (start === null) return
   options.output.say(`seeding ${repo.slug} with ${start.branch}`)
-  await push(checkout, repo, [`${start.commit}:refs/heads/${start.branch}`], options.server, {})
+  await push(remote, [`${start.commit}:refs/heads/${start.branch}`])
 }
 
 /** The newest commit that others have as well, with the branch to put it on; without a remote, the main branch or HEAD. */
@@ -104,71 +111,6 @@ async function publishedCommit(checkout: Checkout): Promise<{ commit: string; br
     if (commit !== null) return { commit, branch }
   }
   return null
-}
-
-/** Pushes refspecs to the server with the token, past the user's hooks and push settings. */
-async function push(
-  checkout: Checkout,
-  repo: WireRepo,
-  refspecs: readonly string[],
-  server: Server,
-  env: Readonly<Record<string, string>>,
-): Promise<void> {
-  const run = await git(
-    checkout,
-    server,
-    ['push', '--porcelain', '--no-verify', '--no-signed', '--no-follow-tags', gitUrl(server, repo), ...refspecs],
-    env,
-  )
-  if (run.exitCode !== 0) throw pushFailure(`${run.stdout.toString('utf8')}${run.stderr}`, repo)
-}
-
-function git(checkout: Checkout, server: Server, args: readonly string[], env: Readonly<Record<string, string>>) {
-  return tryGitIn(checkout, {
-    args,
-    env: { ...networkVariables(), ...env },
-    config: {
-      // In the environment of this one git only: not in its arguments, and not sent anywhere else.
-      [`http.${server.url}/.extraHeader`]: `Authorization: Bearer ${server.token}`,
-      'http.followRedirects': 'false',
-      'credential.helper': '',
-      'push.recurseSubmodules': 'no',
-    },
-  })
-}
-
-/** As this machine reaches the server, which its public URL need not say. */
-function gitUrl(server: Server, repo: WireRepo): string {
-  return `${server.url}/git/${repo.slug}.git`
-}
-
-/** What the user's shell says about the way to the network. */
-function networkVariables(): Record<string, string> {
-  const names = [
-    'http_proxy',
-    'https_proxy',
-    'all_proxy',
-    'no_proxy',
-    'HTTPS_PROXY',
-    'ALL_PROXY',
-    'NO_PROXY',
-    'SSL_CERT_FILE',
-    'GIT_SSL_CAINFO',
-  ]
-  return Object.fromEntries(
-    names.flatMap((name) => (process.env[name] === undefined ? [] : [[name, process.env[name] ?? '']])),
-  )
-}
-
-function pushFailure(said: string, repo: WireRepo): Failure {
-  if (/shallow/.test(said))
-    return usage(`this checkout is shallow and ${repo.slug} lacks its older commits; run: git fetch --unshallow`)
-  const reason = said
-    .split('\n')
-    .filter((line) => /rejected|fatal|error|remote:/.test(line))
-    .join('\n')
-    .trim()
-  return new Failure(EXIT.unavailable, `the push to ${repo.slug} failed:\n${reason === '' ? said.trim() : reason}`)
 }
 
 /** Whether a commit is in the checkout's own store. */

@@ -4,8 +4,8 @@ import { copyFile, mkdir, mkdtemp, readdir, rename, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { type Checkout, gitIn, globalExcludes, type StateTrees } from './checkout.ts'
-import { EXIT, Failure, protectedWork } from './failure.ts'
+import { type Checkout, gitIn, globalExcludes, lineEnds, type StateTrees } from './checkout.ts'
+import { EXIT, Failure, protectedWork, usage } from './failure.ts'
 
 const HELPER = fileURLToPath(new URL('../../agent-helper/hangar-agent', import.meta.url))
 
@@ -46,9 +46,17 @@ async function take(checkout: Checkout, objects: string, strict: boolean): Promi
     objects,
     ...(strict ? ['--strict'] : []),
     ...(excludes === null ? [] : ['--excludes', excludes]),
+    '--autocrlf',
+    lineEnds(checkout),
+    ...untrackedCaps(),
   ])
   const said = err.replace(/^hangar-agent: /gm, '').trim()
-  if (status === 5) throw protectedWork(`this checkout cannot be handed over as it is:\n${said}`)
+  if (status === 5) {
+    const raise = said.includes('too much is untracked')
+      ? '\nor let more travel: HANGAR_UNTRACKED_MB (512), HANGAR_UNTRACKED_FILES (20000)'
+      : ''
+    throw protectedWork(`this checkout cannot be handed over as it is:\n${said}${raise}`)
+  }
   if (status !== 0) throw new Failure(EXIT.usage, said === '' ? 'the state of this checkout could not be read' : said)
   const values = new Map<string, string>()
   const warnings: string[] = []
@@ -81,7 +89,22 @@ async function take(checkout: Checkout, objects: string, strict: boolean): Promi
   }
 }
 
-/** Moves a snapshot's objects into the checkout's own store, and keeps them under a ref. */
+/** The caps of `HANGAR_UNTRACKED_MB` and `HANGAR_UNTRACKED_FILES`, where they are set. */
+function untrackedCaps(): string[] {
+  const cap = (variable: string): number | null => {
+    const value = process.env[variable]
+    if (value === undefined || value === '') return null
+    if (!/^\d{1,9}$/.test(value)) throw usage(`${variable}=${value}: that is not a whole number`)
+    return Number(value)
+  }
+  const [megabytes, files] = [cap('HANGAR_UNTRACKED_MB'), cap('HANGAR_UNTRACKED_FILES')]
+  return [
+    ...(megabytes === null ? [] : ['--max-bytes', String(megabytes * 1_048_576)]),
+    ...(files === null ? [] : ['--max-files', String(files)]),
+  ]
+}
+
+/** Moves a snapshot's objects into the checkout's own store, and keeps a commit of them under a ref. */
 export async function keepSnapshot(
   checkout: Checkout,
   snapshot: Pick<Snapshot, 'objects' | 'commit'>,
@@ -98,7 +121,7 @@ export async function keepSnapshot(
       await rename(temporary, join(to, name))
     }
   }
-  await gitIn(checkout, { args: ['update-ref', '-m', 'hangar: handed over', ref, snapshot.commit] })
+  await gitIn(checkout, { args: ['update-ref', '-m', 'hangar: kept', ref, snapshot.commit] })
 }
 
 /** One entry of a colon-separated list, as git unquotes it. */
