@@ -230,6 +230,7 @@ export function workTree(dir: string): Record<string, string> {
       const stat = lstatSync(file)
       if (stat.isDirectory()) walk(`${path}/`)
       else if (stat.isSymbolicLink()) files[path] = `link ${readlinkSync(file, 'latin1')}`
+      else if (!stat.isFile()) files[path] = 'special'
       else files[path] = `file ${stat.mode & 0o100 ? 'x' : '-'} ${readFileSync(file).toString('base64')}`
     }
   }
