@@ -81,7 +81,30 @@ export function canChangeUser(): boolean {
 
 /** Whether a user reaches a path of the host: needed before anything is run as that user. */
 export function userReaches(uid: number, paths: readonly string[]): boolean {
-  return paths.every((path) => succeeds([...asUser(uid), 'test', '-r', path]))
+  const script = 'for path; do test -r "$path" || exit 1; done'
+  return succeeds([...asUser(uid), 'sh', '-c', script, 'sh', ...paths])
+}
+
+/** What was found out about this host once holds for as long as the server runs: each question starts a program. */
+export interface HostFacts {
+  canChangeUser(): boolean
+  /** Whether bubblewrap works for a user of a sandbox's own; all of them are alike. */
+  bubblewrapWorks(uid: number): boolean
+}
+
+export function createHostFacts(): HostFacts {
+  let changes: boolean | null = null
+  let works = false
+  return {
+    canChangeUser() {
+      changes ??= canChangeUser()
+      return changes
+    },
+    bubblewrapWorks(uid) {
+      works ||= bubblewrapWorks(uid)
+      return works
+    },
+  }
 }
 
 function succeeds(argv: readonly string[]): boolean {

@@ -3,14 +3,7 @@ import { chmod, chown, copyFile, mkdir, readdir, readFile, rename, rm, writeFile
 import { join } from 'node:path'
 import { errors } from '../../domain/errors.ts'
 import type { SandboxSpec } from '../../domain/sandbox.ts'
-import {
-  bubblewrapWorks,
-  canChangeUser,
-  type Isolation,
-  insidePaths,
-  type LocalSandbox,
-  userReaches,
-} from './local-isolation.ts'
+import { type HostFacts, type Isolation, insidePaths, type LocalSandbox, userReaches } from './local-isolation.ts'
 import { reapScript } from './local-processes.ts'
 
 /** First of 100,000 user ids that sandboxes get, one each; above all that systems and containers hand out by themselves. */
@@ -25,9 +18,13 @@ export function sandboxDir(sandboxesDir: string, id: string): string {
 
 /** Ids of all sandboxes that have been made in full. */
 export async function listSandboxes(sandboxesDir: string): Promise<string[]> {
+  return (await readSandboxes(sandboxesDir)).map(({ id }) => id).sort()
+}
+
+async function readSandboxes(sandboxesDir: string): Promise<LocalSandbox[]> {
   const names = await readdir(sandboxesDir).catch(() => [])
-  const made = await Promise.all(names.map((name) => (ID.test(name) ? readSandbox(sandboxesDir, name) : null)))
-  return names.filter((_, at) => made[at] !== null).sort()
+  const read = await Promise.all(names.map((name) => (ID.test(name) ? readSandbox(sandboxesDir, name) : null)))
+  return read.filter((sandbox) => sandbox !== null)
 }
 
 /** The sandbox's own record; null when there is none. */
@@ -39,7 +36,12 @@ export async function readSandbox(sandboxesDir: string, id: string): Promise<Loc
 
 /** Makes the directory with home, checkout, grant, git configuration and helper; made again, it gives the same sandbox with the grant renewed. */
 export async function makeSandbox(
-  deps: { readonly sandboxesDir: string; readonly helperFile: string; readonly isolation: Isolation },
+  deps: {
+    readonly sandboxesDir: string
+    readonly helperFile: string
+    readonly isolation: Isolation
+    readonly host: HostFacts
+  },
   spec: SandboxSpec,
 ): Promise<LocalSandbox> {
   const dir = sandboxDir(deps.sandboxesDir, spec.id)
@@ -55,7 +57,7 @@ export async function makeSandbox(
     path: spec.path,
     mounts: spec.mounts,
   }
-  const sandbox = { ...plain, uid: known === null ? await chooseUid(deps.sandboxesDir, plain) : known.uid }
+  const sandbox = { ...plain, uid: known === null ? await chooseUid(deps, plain) : known.uid }
   await layOut(sandbox, spec, deps.helperFile)
   const record = { isolation: sandbox.isolation, uid: sandbox.uid, path: sandbox.path, mounts: sandbox.mounts }
   await writeFile(join(dir, 'sandbox.json.tmp'), JSON.stringify(record), { mode: 0o600 })
@@ -64,16 +66,19 @@ export async function makeSandbox(
 }
 
 /** A user of the sandbox's own, when the server may make one and that user reaches all that the sandbox needs; else null. */
-async function chooseUid(sandboxesDir: string, sandbox: LocalSandbox): Promise<number | null> {
-  if (sandbox.isolation === 'none' || !canChangeUser()) return null
-  const others = await Promise.all((await listSandboxes(sandboxesDir)).map((id) => readSandbox(sandboxesDir, id)))
-  const taken = new Set(others.map((other) => other?.uid))
+async function chooseUid(
+  { sandboxesDir, host }: { readonly sandboxesDir: string; readonly host: HostFacts },
+  sandbox: LocalSandbox,
+): Promise<number | null> {
+  if (sandbox.isolation === 'none' || !host.canChangeUser()) return null
+  const others = await readSandboxes(sandboxesDir)
+  const taken = new Set(others.map((other) => other.uid))
   let uid = FIRST_UID
   while (taken.has(uid)) uid++
   await chown(sandbox.dir, 0, uid)
   await chmod(sandbox.dir, 0o750)
   const reaches = userReaches(uid, [sandbox.dir, ...sandbox.path, ...sandbox.mounts])
-  if (reaches && (sandbox.isolation === 'uid' || bubblewrapWorks(uid))) return uid
+  if (reaches && (sandbox.isolation === 'uid' || host.bubblewrapWorks(uid))) return uid
   if (sandbox.isolation === 'bubblewrap') return null
   await rm(sandbox.dir, { recursive: true, force: true })
   throw errors.sandboxFailed(

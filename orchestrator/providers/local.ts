@@ -13,6 +13,7 @@ import { type DirectoryChanges, watchDirectory } from './directory-changes.ts'
 import { execInside, startInside, waitForExit } from './local-exec.ts'
 import { readUnder } from './local-files.ts'
 import {
+  createHostFacts,
   type Isolation,
   insideCommand,
   insideEnvironment,
@@ -48,6 +49,7 @@ class LocalProvider implements Provider {
   readonly kind = 'local'
   readonly #deps: LocalProviderDeps
   readonly #owner = `${process.pid}.${readStartTime()}`
+  readonly #host = createHostFacts()
   #isolation: Isolation | null
   #recovered: Promise<void> | null = null
   /** Sandboxes are made one at a time, so that no two get the same user. */
@@ -84,7 +86,7 @@ class LocalProvider implements Provider {
   create(spec: Parameters<Provider['create']>[0]) {
     const made = this.#making.then(async () => {
       await this.#recover()
-      const sandbox = await makeSandbox({ ...this.#deps, isolation: this.#best }, spec)
+      const sandbox = await makeSandbox({ ...this.#deps, isolation: this.#best, host: this.#host }, spec)
       if (sandbox.isolation === 'bubblewrap' && sandbox.uid === null && process.getuid?.() === 0)
         this.#deps.log.warn(
           { sandbox: spec.id },
