@@ -5,6 +5,7 @@
  */
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -47,6 +48,8 @@ async function bench(): Promise<void> {
     const started = await startServer(root)
     child = started.child
     const { server } = started
+    // Also when this process dies of something, its output closed for example.
+    process.once('exit', () => started.child.kill('SIGKILL'))
     for (const [name, files] of REPOS) await addRepo(server, root, name, files)
     const rows: Row[] = []
     for (const [repo] of REPOS)
@@ -179,15 +182,24 @@ async function fill(server: Server, name: string): Promise<void> {
   await call(server, 'POST', `/api/sessions/${name}/close`, {})
 }
 
-async function call(server: Server, method: string, path: string, body?: unknown): Promise<Record<string, unknown>> {
-  const answer = await fetch(server.url + path, {
-    method,
-    headers: { Authorization: `Bearer ${server.token}`, 'Content-Type': 'application/json' },
-    signal: AbortSignal.timeout(90_000),
-    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+/** Each call on a connection of its own: a kept one may just be ending when a turn took long. */
+function call(server: Server, method: string, path: string, body?: unknown): Promise<Record<string, unknown>> {
+  return new Promise((resolve, reject) => {
+    const headers = { Authorization: `Bearer ${server.token}`, 'Content-Type': 'application/json' }
+    const sent = request(server.url + path, { method, headers, agent: false, timeout: 120_000 }, (answer) => {
+      const chunks: Buffer[] = []
+      answer.on('data', (chunk: Buffer) => chunks.push(chunk))
+      answer.once('error', reject)
+      answer.once('end', () => {
+        const text = Buffer.concat(chunks).toString('utf8')
+        if ((answer.statusCode ?? 500) < 300) resolve(JSON.parse(text) as Record<string, unknown>)
+        else reject(new Error(`${method} ${path}: ${answer.statusCode} ${text}`))
+      })
+    })
+    sent.once('timeout', () => sent.destroy(new Error(`${method} ${path}: no answer`)))
+    sent.once('error', reject)
+    sent.end(body === undefined ? undefined : JSON.stringify(body))
   })
-  if (!answer.ok) throw new Error(`${method} ${path}: ${answer.status} ${await answer.text()}`)
-  return (await answer.json()) as Record<string, unknown>
 }
 
 async function startServer(root: string): Promise<{ server: Server; child: ChildProcess }> {
