@@ -48,8 +48,12 @@ async function bench(): Promise<void> {
     const started = await startServer(root)
     child = started.child
     const { server } = started
-    // Also when this process dies of something, its output closed for example.
-    process.once('exit', () => started.child.kill('SIGKILL'))
+    // Also when this process is ended, or dies of something (its output closed).
+    process.once('exit', () => {
+      started.child.kill('SIGKILL')
+      rmSync(root, { recursive: true, force: true, maxRetries: 5 })
+    })
+    for (const signal of ['SIGTERM', 'SIGINT'] as const) process.once(signal, () => process.exit(1))
     for (const [name, files] of REPOS) await addRepo(server, root, name, files)
     const rows: Row[] = []
     for (const [repo] of REPOS)
