@@ -325,7 +325,7 @@ async function events(name: string, options: { follow?: boolean; since: number; 
 async function control(
   name: string,
   verb: 'cancel' | 'close',
-  body: unknown,
+  body: { readonly delete?: boolean },
   options: { json?: boolean },
 ): Promise<void> {
   const context = createContext(options)
@@ -335,7 +335,9 @@ async function control(
     body,
   })
   if (context.output.json) context.output.data(`${JSON.stringify(session, null, 2)}\n`)
-  else context.output.say(verb === 'cancel' ? `the turn of ${name} is being stopped` : `session ${name} is closed`)
+  else if (verb === 'cancel') context.output.say(`the turn of ${name} is being stopped`)
+  else if (body.delete === true) context.output.say(`session ${name} and its work are gone, and its name is free`)
+  else context.output.say(`session ${name} is closed; its work can still be pulled: hangar session pull ${name}`)
   process.exitCode = EXIT.done satisfies ExitStatus
 }
 
