@@ -58,7 +58,7 @@ async function serve(t: Test, dir: string, env: Record<string, string>, args: re
   return { url, token, kill }
 }
 
-t.test('kill -9 loses nothing and does nothing twice', { timeout: 280_000 }, async (story) => {
+t.test('kill -9 loses nothing and does nothing twice', { timeout: 900_000 }, async (story) => {
   const t = story
   const dir = temporaryDirectory(t)
   const env = serverEnvironment(dir, { agent: AGENT, settings: { HANGAR_LISTEN: `127.0.0.1:${await freePort()}` } })
