@@ -8,7 +8,7 @@ import t from 'tap'
 
 const helper = fileURLToPath(new URL('../../../agent-helper/hangar-agent', import.meta.url))
 const root = mkdtempSync(join(tmpdir(), 'hangar-checkpoint-'))
-t.setTimeout(900_000)
+t.setTimeout(2_000_000)
 t.teardown(() => rmSync(root, { recursive: true, force: true }))
 const store = join(root, 'git', 'acme', 'app.git')
 mkdirSync(store, { recursive: true })

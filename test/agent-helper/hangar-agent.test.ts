@@ -19,7 +19,7 @@ import { toolchains } from './toolchains.ts'
 
 const helper = fileURLToPath(new URL('../../../agent-helper/hangar-agent', import.meta.url))
 const root = mkdtempSync(join(tmpdir(), 'hangar-agent-'))
-t.setTimeout(900_000)
+t.setTimeout(2_000_000)
 t.teardown(() => rmSync(root, { recursive: true, force: true }))
 const chains = toolchains(root)
 const io = join(root, 'io')

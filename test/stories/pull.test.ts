@@ -21,7 +21,7 @@ echo agent >>a; git commit -q -a -m "the agent's commit"; echo staged >>b; git a
 rm -r dir; echo file >dir; echo new >new; mkdir -p n/m; echo deep >n/m/deep; chmod +x tool n/m/deep; ln -s a new-link; : >x.log; git add x.log
 `
 
-t.setTimeout(900_000)
+t.setTimeout(2_000_000)
 const hangar = await startHangar(t, { agent: AGENT })
 const base = join(hangar.dir, 'base')
 mkdirSync(base)

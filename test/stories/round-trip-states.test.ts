@@ -21,7 +21,7 @@ const TOGETHER: WorkingState = {
   make: BESIDE.map(({ make, place }) => `(cd ${place}; ${make})`).join('\n'),
 }
 
-t.setTimeout(900_000)
+t.setTimeout(2_000_000)
 const hangar = await startHangar(t, { agent: AGENT })
 const base = join(hangar.dir, 'base')
 mkdirSync(base)

@@ -9,7 +9,7 @@ import { must, pooled, sandboxOf, turnOf, whole } from './round-trip.ts'
 import { shell, startHangar, workTree } from './support.ts'
 import { baseScript, EVERYTHING } from './working-states.ts'
 
-t.setTimeout(900_000)
+t.setTimeout(2_000_000)
 const hangar = await startHangar(t, { agent: 'cat >/dev/null' })
 const base = join(hangar.dir, 'base')
 mkdirSync(base)
