@@ -20,6 +20,15 @@ const BudgetShape = Type.Object(
   strict,
 )
 
+const VariableName = Type.String({ pattern: '^[A-Za-z_][A-Za-z0-9_]*$' })
+const SecretShape = Type.Object(
+  {
+    from: Type.String({ pattern: '^(env|file):.+$', description: '`env:NAME` or `file:PATH`.' }),
+    phase: Type.Optional(Type.Literal('agent', { description: 'Who gets it.' })),
+  },
+  strict,
+)
+
 const EnvironmentShape = Type.Object(
   {
     provider: Type.Optional(Type.Literal('local', { description: 'Where turns run.' })),
@@ -30,7 +39,8 @@ const EnvironmentShape = Type.Object(
         strict,
       ),
     ),
-    env: Type.Optional(Type.Record(Type.String({ pattern: '^[A-Za-z_][A-Za-z0-9_]*$' }), Type.String())),
+    env: Type.Optional(Type.Record(VariableName, Type.String())),
+    secrets: Type.Optional(Type.Record(VariableName, SecretShape)),
     path: Type.Optional(Strings),
     mounts: Type.Optional(Strings),
     timeout_minutes: Type.Optional(Positive),
@@ -112,6 +122,12 @@ export const SETTINGS = [
     doc: 'Artifacts of one turn together, in MB.',
   },
   {
+    path: 'exchange.repair_timeout_minutes',
+    schema: Positive,
+    default: DEFAULT_LIMITS.repairTimeoutMs / 60_000,
+    doc: 'Minutes that the one repair of a missing or invalid result may run.',
+  },
+  {
     path: 'gateway.max_push_mb',
     schema: Positive,
     default: mb(DEFAULT_LIMITS.maxPushBytes),
@@ -139,6 +155,11 @@ export const ENVIRONMENT_SETTINGS = [
     doc: 'command: the program and its arguments. Files that it names by absolute path are there inside the sandbox, read-only.',
   },
   { path: 'env', default: '`{}`', doc: 'Variables of everything that runs in the sandbox.' },
+  {
+    path: 'secrets.<NAME>',
+    default: '`{}`',
+    doc: 'Variables of the agent alone, `{"from": "env:NAME" or "file:PATH", "phase": "agent"}`, read when the server starts. Their values are masked in all that comes back.',
+  },
   { path: 'path', default: '`[]`', doc: 'Directories put before PATH in the sandbox, bound read-only.' },
   { path: 'mounts', default: '`[]`', doc: 'Further files and directories of the host, bound read-only.' },
   { path: 'timeout_minutes', default: '`60`', doc: 'Minutes that a turn may run, where its message does not say.' },
@@ -170,6 +191,8 @@ export interface Environment {
   /** The command harness's program; null when none is set, which is refused when a session is made. */
   readonly argv: readonly string[] | null
   readonly env: Readonly<Record<string, string>>
+  /** Variables of the agent alone, by name: their values, to be masked wherever they show. */
+  readonly secrets: Readonly<Record<string, string>>
   readonly path: readonly string[]
   readonly mounts: readonly string[]
   readonly timeoutMs: number
@@ -226,16 +249,17 @@ export function readConfig(sources: ConfigSources): Config {
       maxArtifacts: number('exchange.max_artifacts'),
       maxArtifactBytes: number('exchange.max_artifact_mb') * MB,
       maxArtifactsBytes: number('exchange.max_artifacts_mb') * MB,
+      repairTimeoutMs: number('exchange.repair_timeout_minutes') * 60_000,
       maxPushBytes: number('gateway.max_push_mb') * MB,
       maxGitProcesses: number('gateway.max_git_processes'),
     },
-    environments: environmentsOf(file.environments ?? {}, maxMinutes),
+    environments: environmentsOf(file.environments ?? {}, { maxMinutes, env: sources.env }),
   }
 }
 
 function environmentsOf(
   shapes: Record<string, Static<typeof EnvironmentShape>>,
-  maxMinutes: number | null,
+  { maxMinutes, env }: { readonly maxMinutes: number | null; readonly env: ConfigSources['env'] },
 ): ReadonlyMap<string, Environment> {
   const all: Record<string, Static<typeof EnvironmentShape>> = { default: {}, ...shapes }
   return new Map(
@@ -247,6 +271,12 @@ function environmentsOf(
         harness: shape.harness ?? 'command',
         argv: shape.harness_options?.argv ?? null,
         env: shape.env ?? {},
+        secrets: Object.fromEntries(
+          Object.entries(shape.secrets ?? {}).map(([variable, { from }]) => [
+            variable,
+            secretValue(`environments.${name}.secrets.${variable}`, from, env),
+          ]),
+        ),
         path: shape.path ?? [],
         mounts: shape.mounts ?? [],
         timeoutMs: (shape.timeout_minutes ?? 60) * 60_000,
@@ -258,6 +288,26 @@ function environmentsOf(
       },
     ]),
   )
+}
+
+/** Masking needs a length that ordinary text does not have by chance. */
+const MIN_SECRET_CHARACTERS = 6
+
+/** The value of `env:NAME` or `file:PATH`; the line end of a file does not count. Never part of an error. */
+function secretValue(setting: string, from: string, env: ConfigSources['env']): string {
+  const [kind = '', ...rest] = from.split(':')
+  const place = rest.join(':')
+  const refuse = (why: string, cause?: unknown) => errors.configInvalid(`${setting} (from ${from}): ${why}`, {}, cause)
+  let value: string | undefined
+  try {
+    value = kind === 'env' ? env[place] : readFileSync(place, 'utf8').replace(/\r?\n$/, '')
+  } catch (cause) {
+    throw refuse(`the file cannot be read: ${messageOf(cause)}`, cause)
+  }
+  if (value === undefined || value === '') throw refuse("it is not set in the server's environment, or empty")
+  if (value.trim().length < MIN_SECRET_CHARACTERS)
+    throw refuse(`it has fewer than ${MIN_SECRET_CHARACTERS} characters, so it could not be masked in what comes back`)
+  return value
 }
 
 function readConfigFile(sources: ConfigSources, dataDir: string): Static<typeof FileShape> {

@@ -17,6 +17,7 @@ export interface Limits {
   readonly maxArtifacts: number
   readonly maxArtifactBytes: number
   readonly maxArtifactsBytes: number
+  readonly repairTimeoutMs: number
   readonly maxEventTextBytes: number
   /** Events of one turn that its output may give; what comes after is counted, not kept. */
   readonly maxTurnEvents: number
@@ -45,6 +46,7 @@ export const DEFAULT_LIMITS: Limits = {
   maxArtifacts: 50,
   maxArtifactBytes: 25 * MB,
   maxArtifactsBytes: 100 * MB,
+  repairTimeoutMs: 10 * 60_000,
   maxEventTextBytes: 16 * 1024,
   maxTurnEvents: 20_000,
   maxTurnEventBytes: 32 * MB,

@@ -24,6 +24,29 @@ export const NO_USAGE: Usage = {
   costSource: null,
 }
 
+/** Usages added up; a cost that is unknown in one of them leaves the known ones' sum. */
+export function sumUsage(usages: readonly Usage[]): Usage {
+  return usages.reduce(
+    (sum, usage) => ({
+      inputTokens: sum.inputTokens + usage.inputTokens,
+      outputTokens: sum.outputTokens + usage.outputTokens,
+      cacheReadTokens: sum.cacheReadTokens + usage.cacheReadTokens,
+      cacheWriteTokens: sum.cacheWriteTokens + usage.cacheWriteTokens,
+      costUsd: usage.costUsd === null ? sum.costUsd : (sum.costUsd ?? 0) + usage.costUsd,
+      costSource: usage.costSource ?? sum.costSource,
+    }),
+    NO_USAGE,
+  )
+}
+
+/** What one run used: its billing figure (the last `turn` usage), else its requests added up; null when it told neither. */
+export function totalUsage(events: readonly RunEventBody[]): Usage | null {
+  const told = events.filter((event) => event.kind === 'usage')
+  const billed = told.filter((event) => event.scope === 'turn').at(-1)
+  if (billed !== undefined) return billed.usage
+  return told.length === 0 ? null : sumUsage(told.map((event) => event.usage))
+}
+
 /** What happened, without its place in the session; texts are redacted and clipped (`truncated` is the length before). */
 export type RunEventBody =
   | {

@@ -50,6 +50,14 @@ export interface IdempotencyMark {
   readonly body: string
 }
 
+export interface TurnRepair {
+  /** What was wrong with the result. */
+  readonly reason: string
+  readonly startedAt: number
+  /** Why the repair run itself came to nothing. */
+  readonly failure: string | null
+}
+
 export interface TurnRecord {
   readonly turn: number
   readonly message: string
@@ -65,6 +73,8 @@ export interface TurnRecord {
   readonly questionOptions: readonly string[]
   readonly usage: Usage | null
   readonly repairUsage: Usage | null
+  /** The one repair of a missing or invalid result. */
+  readonly repair: TurnRepair | null
   /** The commit that the hand-over asked for; null when nothing was handed over. */
   readonly requestedCommit: Oid | null
   /** The commit that the turn really started on. */

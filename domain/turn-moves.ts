@@ -4,9 +4,8 @@ import type { SessionState, TurnState } from './session.ts'
 
 const TURN_MOVES: Readonly<Record<TurnState, readonly TurnState[]>> = {
   queued: ['preparing', 'ended'],
-  // A restarted server prepares again: nothing has run yet.
-  preparing: ['preparing', 'running', 'collecting', 'ended'],
-  running: ['running', 'collecting', 'ended'],
+  preparing: ['running', 'collecting', 'ended'],
+  running: ['collecting', 'ended'],
   collecting: ['repairing', 'ended'],
   repairing: ['collecting', 'ended'],
   ended: [],
@@ -21,8 +20,9 @@ const SESSION_MOVES: Readonly<Record<SessionState, readonly SessionState[]>> = {
   failed: ['closed'],
 }
 
-/** Throws `conflict` unless the turn may move so. */
+/** Throws `conflict` unless the turn may move so. A turn that has not ended may be told something and stay in its state. */
 export function checkTurnMove(from: TurnState, to: TurnState): void {
+  if (from === to && from !== 'ended') return
   if (!TURN_MOVES[from].includes(to)) throw errors.conflict(`a turn that is ${from} cannot become ${to}`)
 }
 

@@ -5,6 +5,7 @@ import { extract } from 'tar-stream'
 import { IO, MAX_OPTION_CHARACTERS, MAX_QUESTION_OPTIONS } from '../domain/hangar-io.ts'
 import type { Limits } from '../domain/limits.ts'
 import { type SafePath, safeRelativePath } from '../domain/names.ts'
+import type { Redactor } from '../domain/redact.ts'
 
 const MAX_WARNINGS = 100
 
@@ -25,11 +26,16 @@ export interface Collected {
   readonly warnings: readonly string[]
 }
 
-/**
- * Reads the tar to its end and keeps what the contract names, each within its cap; what is left out is named in `warnings`.
- * An artifact whose SHA-256 is in `known` under the same path is not kept again.
- */
-export async function collectIo(tar: Readable, known: ReadonlyMap<string, string>, limits: Limits): Promise<Collected> {
+export interface CollectOptions {
+  /** SHA-256 by path of the artifacts that are in the store: the same bytes are not kept again. */
+  readonly known: ReadonlyMap<string, string>
+  readonly limits: Limits
+  /** Masks secrets in all texts and in artifacts that are text. The result is masked later: its schema is checked on what was written. */
+  readonly redactor: Redactor
+}
+
+/** Reads the tar to its end and keeps what the contract names, each within its cap; what is left out is named in `warnings`. */
+export async function collectIo(tar: Readable, { known, limits, redactor }: CollectOptions): Promise<Collected> {
   const files = new Map<string, string>()
   const artifacts: CollectedArtifact[] = []
   const warnings: string[] = []
@@ -47,18 +53,18 @@ export async function collectIo(tar: Readable, known: ReadonlyMap<string, string
       else files.set(path, decodeText(await bytesOf(entry as AsyncIterable<Buffer>)))
     } else if (path.startsWith(`${IO.artifacts}/`) && type !== 'directory') {
       const name = path.slice(IO.artifacts.length + 1)
-      const refused = refuseArtifact(name, type, size, limits) ?? null
+      const refused = refuseArtifact(name, type, size, limits) ?? refuseSecretName(name, redactor)
       if (refused !== null) warnings.push(refused)
       else {
-        const content = await bytesOf(entry as AsyncIterable<Buffer>)
+        const content = redactor.file(await bytesOf(entry as AsyncIterable<Buffer>))
         const sha256 = createHash('sha256').update(content).digest('hex')
         if (known.get(name) === sha256) continue
         if (artifacts.length === limits.maxArtifacts)
           warnings.push(`artifact ${name} was left out: at most ${limits.maxArtifacts} new files a turn`)
-        else if (kept + size > limits.maxArtifactsBytes)
+        else if (kept + content.length > limits.maxArtifactsBytes)
           warnings.push(`artifact ${name} was left out: at most ${limits.maxArtifactsBytes} bytes a turn`)
         else {
-          kept += size
+          kept += content.length
           artifacts.push({ path: name as SafePath, content, sha256 })
         }
       }
@@ -66,10 +72,10 @@ export async function collectIo(tar: Readable, known: ReadonlyMap<string, string
     entry.resume()
   }
   return {
-    summary: files.get(IO.summary)?.trim() || null,
+    summary: redactor.text(files.get(IO.summary)?.trim() ?? '') || null,
     resultText: files.get(IO.result) ?? null,
-    question: files.get(IO.question)?.trim() || null,
-    questionOptions: optionsOf(files.get(IO.questionOptions)),
+    question: redactor.text(files.get(IO.question)?.trim() ?? '') || null,
+    questionOptions: optionsOf(files.get(IO.questionOptions), redactor),
     artifacts,
     warnings: firstOf(warnings),
   }
@@ -109,15 +115,21 @@ function refuseArtifact(name: string, type: string | undefined | null, size: num
   return null
 }
 
+/** A name cannot be masked: nobody could ask for the file by it. */
+function refuseSecretName(name: string, redactor: Redactor): string | null {
+  const shown = redactor.text(name)
+  return shown === name ? null : `artifact ${shown} has a secret in its name; it was skipped`
+}
+
 /** Up to five answers of 80 characters each; a file of another shape offers none. */
-function optionsOf(text: string | undefined): string[] {
+function optionsOf(text: string | undefined, redactor: Redactor): string[] {
   try {
     const { options } = JSON.parse(text ?? '{}') as { options?: unknown }
     if (!Array.isArray(options)) return []
     return options
       .filter((option): option is string => typeof option === 'string')
       .slice(0, MAX_QUESTION_OPTIONS)
-      .map((option) => [...option].slice(0, MAX_OPTION_CHARACTERS).join(''))
+      .map((option) => [...redactor.text(option)].slice(0, MAX_OPTION_CHARACTERS).join(''))
   } catch {
     return []
   }

@@ -24,6 +24,14 @@ export function inputTar(input: TurnInput): Readable {
   return Readable.from(tar as AsyncIterable<Uint8Array>)
 }
 
+/** The script that puts a repair's prompt (its standard input) in the place of the turn's; all else in `$HANGAR_IO` stays as the agent left it. */
+export const REPAIR_SCRIPT = `set -e
+umask 022
+cd "$HANGAR_IO"
+rm -rf ${IO.prompt}
+exec cat >${IO.prompt}
+`
+
 /**
  * The script that clears what the last turn left in `$HANGAR_IO`: `out/` (but not the artifacts) and `RESULT.md`, makes the directories,
  * and unpacks the tar on its standard input. Whatever the agent put in their place (a link, a file) goes.

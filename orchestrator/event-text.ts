@@ -13,18 +13,31 @@ export function showable(body: RunEventBody, redactor: Redactor, maxBytes: numbe
         : { ...body, text }
     }
     case 'tool_call':
-      return { ...body, input: clean(body.input) }
+      return { ...body, id: clean(body.id), name: clean(body.name), input: clean(body.input) }
     case 'tool_result':
-      return { ...body, text: clean(body.text) }
+      return {
+        ...body,
+        id: clean(body.id),
+        text: clean(body.text),
+        ...(body.name === undefined ? {} : { name: clean(body.name) }),
+      }
     case 'command':
-      return body.command === undefined ? body : { ...body, command: clean(body.command) }
+      return {
+        ...body,
+        id: clean(body.id),
+        ...(body.command === undefined ? {} : { command: clean(body.command) }),
+      }
     case 'file_change':
-      return { ...body, changes: body.changes.map((change) => ({ ...change, path: clean(change.path) })) }
+      return {
+        ...body,
+        id: clean(body.id),
+        changes: body.changes.map((change) => ({ ...change, path: clean(change.path) })),
+      }
     case 'error':
     case 'progress':
       return { ...body, message: clean(body.message) }
     case 'usage':
-      return body
+      return body.model === undefined ? body : { ...body, model: clean(body.model) }
     case 'state':
       return { ...body, text: clean(body.text) }
     default:

@@ -15,6 +15,21 @@ export function promptOf(turn: TurnRecord): string {
     .concat('\n')
 }
 
+/** The prompt of a repair: the same conversation, only the result. */
+export function repairPromptOf(turn: TurnRecord, reason: string): string {
+  return `Your work is done and kept, but the structured result that was asked for is missing or wrong:
+
+${reason}
+
+Hand back a result that fits the JSON Schema below (also in $HANGAR_OUTPUT_SCHEMA), with hangar-agent result '<json>' (or - for stdin, @file). Change nothing
+else, and end. There is no further attempt.
+
+\`\`\`json
+${JSON.stringify(turn.outputSchema, null, 2)}
+\`\`\`
+`
+}
+
 const HANDING_BACK = `You work in a checkout of the repository. Commit what is finished; what you leave uncommitted is kept as well. Push only to the
 branch in $HANGAR_BRANCH, or not at all: hangar collects your commits and your uncommitted changes when you end.
 

@@ -229,6 +229,7 @@ function newTurn(
     questionOptions: [],
     usage: null,
     repairUsage: null,
+    repair: null,
     requestedCommit: handOver?.requested ?? null,
     actualCommit: null,
     headCommit: null,

@@ -3,7 +3,7 @@ import type { Readable } from 'node:stream'
 import { HangarError, messageOf } from '../domain/errors.ts'
 import { IO, sessionIoDirectory } from '../domain/hangar-io.ts'
 import { type Oid, type RefName, workBranch } from '../domain/names.ts'
-import type { RunEvent } from '../domain/run-event.ts'
+import { type RunEvent, totalUsage, type Usage } from '../domain/run-event.ts'
 import type { SandboxRef } from '../domain/sandbox.ts'
 import type { ArtifactEntry, SessionRecord, TurnOutcome, TurnRecord } from '../domain/session.ts'
 import { knownArtifacts } from '../exchange/artifacts.ts'
@@ -13,7 +13,7 @@ import { appendNote, readNote } from '../gateway/git/notes.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import { checkpointSandbox } from './sandbox-helper.ts'
 import { eventsFile, putEvent } from './session-events.ts'
-import { runKey, sandboxRef, type TurnAt, type TurnPlace, type TurnServices } from './turn-context.ts'
+import { runKeys, sandboxRef, type TurnAt, type TurnPlace, type TurnServices } from './turn-context.ts'
 
 const NOTES = 'refs/notes/hangar' as RefName
 
@@ -36,14 +36,57 @@ const NOTHING: Collected = {
   warnings: [],
 }
 
-/** Collects, checkpoints and records the turn; done again after a crash it gives the same record, once. */
+/**
+ * Collects, checkpoints and records the turn; done again after a crash it gives the same record, once. A result that is missing or does
+ * not fit its schema is given one repair first.
+ */
 export async function collectTurn(at: TurnAt, services: TurnServices): Promise<void> {
   const { session } = await services.records.get(at.name)
   const turn = await services.records.turn(at.name, at.number)
   const ref = sandboxRef(session)
   const up = ref !== null && (await at.environment.provider.inspect(ref)).state === 'up'
-  const gathered = up ? await gather(at, ref, session, turn, services) : await gatherNothing(at)
+  const gathered = up ? await gather(at, ref, session, turn, services) : await gatherNothing(at, turn)
+  if (up && isRepairable(turn, gathered) && (await beginRepair(at, gathered, services))) return
   await recordEnd(at, turn, gathered, services)
+}
+
+/** An agent that ended well, asked nothing, and handed back no valid result may try once more. */
+function isRepairable(turn: TurnRecord, { collected, result }: Gathered): boolean {
+  return result.kind === 'invalid' && (turn.repair ?? null) === null && outcomeOf(turn, collected) === 'exited'
+}
+
+/** Records what the agent's own run gave and that its result is to be repaired; false when the turn was stopped meanwhile. */
+async function beginRepair(at: TurnAt, { collected, artifacts, result }: Gathered, services: TurnServices) {
+  const reason = services.redactor.text(result.kind === 'invalid' ? result.reason : '')
+  const events = await services.events.ofTurn(at.name, at.number)
+  const shown = await services.events.place(at.name, at.number, {
+    kind: 'state',
+    state: 'repairing',
+    text: `the result is being repaired: ${reason}`,
+  })
+  let begun = false
+  await services.records.move(at.name, async ({ session, turn }) => {
+    const current = await turn(at.number)
+    begun = current.stopReason === null
+    if (!begun) return null
+    const summary = collected.summary ?? lastMessage(events)
+    return {
+      message: `turn ${at.number} is being repaired`,
+      session,
+      turns: [
+        {
+          ...current,
+          state: 'repairing',
+          summary: summary === null ? null : services.redactor.text(summary),
+          artifacts,
+          repair: { reason, startedAt: services.clock.now(), failure: null },
+        },
+      ],
+      index: [putEvent(at.name, shown)],
+    }
+  })
+  services.events.wake(at.name)
+  return begun
 }
 
 /** Ends whatever still runs of a turn that a step failed in, and saves its work, where that is still possible. */
@@ -52,7 +95,7 @@ export async function salvageTurn(at: TurnAt, services: TurnServices): Promise<v
   const turn = await services.records.turn(at.name, at.number)
   const ref = sandboxRef(session)
   if (ref === null || turn.startedAt === null || (await at.environment.provider.inspect(ref)).state !== 'up') return
-  await at.environment.provider.stop(ref, runKey(at.number))
+  for (const key of Object.values(runKeys(at.number))) await at.environment.provider.stop(ref, key)
   await checkpointSandbox(at, ref, session, turn, services)
 }
 
@@ -60,18 +103,19 @@ export async function salvageTurn(at: TurnAt, services: TurnServices): Promise<v
 export async function failTurn(at: TurnPlace, error: unknown, services: TurnServices): Promise<void> {
   const turn = await services.records.turn(at.name, at.number)
   if (turn.state === 'ended') return
-  if (turn.stopReason !== null) return recordEnd(at, turn, await gatherNothing(at), services)
+  if (turn.stopReason !== null) return recordEnd(at, turn, await gatherNothing(at, turn), services)
   const code = error instanceof HangarError ? error.code : 'internal'
   const failed: TurnRecord = {
     ...turn,
     error: { code, message: services.redactor.text(messageOf(error)).slice(0, 4_000) },
   }
-  await recordEnd(at, failed, await gatherNothing(at), services)
+  await recordEnd(at, failed, await gatherNothing(at, turn), services)
 }
 
-async function gatherNothing(at: TurnPlace): Promise<Gathered> {
+/** What the record has already, when no sandbox is there to be read. */
+async function gatherNothing(at: TurnPlace, { artifacts }: TurnRecord): Promise<Gathered> {
   const [head, checkpoint] = await tips(at)
-  return { collected: NOTHING, artifacts: [], result: { kind: 'none' }, warnings: [], head, checkpoint }
+  return { collected: NOTHING, artifacts, result: { kind: 'none' }, warnings: [], head, checkpoint }
 }
 
 function tips(at: TurnPlace): Promise<[Oid | null, Oid | null]> {
@@ -96,12 +140,12 @@ async function gather(
       return { ...NOTHING, warnings: [`HANGAR_IO could not be read: ${messageOf(error)}`] }
     }),
   ])
-  const artifacts = await services.artifacts.store(at.repo, at.name, at.number, collected.artifacts)
+  const stored = await services.artifacts.store(at.repo, at.name, at.number, collected.artifacts)
   const result = await services.results.check(turn.outputSchema, collected.resultText)
   const [head, checkpoint] = await tips(at)
   return {
     collected,
-    artifacts,
+    artifacts: newestOf([...turn.artifacts, ...stored]),
     result,
     head,
     checkpoint,
@@ -111,16 +155,21 @@ async function gather(
 
 async function readIo(at: TurnAt, ref: SandboxRef, services: TurnServices): Promise<Collected> {
   const { provider } = at.environment
-  const known = knownArtifacts((await services.records.turns(at.name)).filter((turn) => turn.turn !== at.number))
+  const known = knownArtifacts(await services.records.turns(at.name))
   const { limits } = services
   // Artifacts of earlier turns stay in place, so the tar may hold more than one turn's worth; what is over is an error, not a hang.
   const maxBytes = 16 * (limits.maxArtifactsBytes + limits.maxResultBytes) + limits.maxAttachmentBytes
   const tar: Readable = await provider.getTar(ref, sessionIoDirectory(provider.paths(ref).home, at.name), { maxBytes })
   try {
-    return await collectIo(tar, known, limits)
+    return await collectIo(tar, { known, limits, redactor: services.redactor })
   } finally {
     tar.destroy()
   }
+}
+
+/** An artifact that a repair has changed stands for the one before. */
+function newestOf(artifacts: readonly ArtifactEntry[]): ArtifactEntry[] {
+  return [...new Map(artifacts.map((artifact) => [artifact.path, artifact])).values()]
 }
 
 async function recordEnd(at: TurnPlace, turn: TurnRecord, gathered: Gathered, services: TurnServices): Promise<void> {
@@ -130,7 +179,7 @@ async function recordEnd(at: TurnPlace, turn: TurnRecord, gathered: Gathered, se
     if (current.state === 'ended') return null
     const waiting = session.turns > at.number
     // A stop that came while the turn was collected counts: what it asked is not carried on.
-    const ended = endedTurn({ ...turn, stopReason: current.stopReason }, gathered, lastMessage(events), services)
+    const ended = endedTurn({ ...turn, stopReason: current.stopReason }, gathered, events, services)
     const state = { kind: 'state', state: 'ended', text: endSentence(ended) } as const
     const last = await services.events.place(at.name, at.number, state)
     if (gathered.head !== null) await noteTurn(at, gathered.head, ended, services)
@@ -154,8 +203,14 @@ async function recordEnd(at: TurnPlace, turn: TurnRecord, gathered: Gathered, se
   services.events.wake(at.name)
 }
 
-function endedTurn(turn: TurnRecord, gathered: Gathered, message: string | null, services: TurnServices): TurnRecord {
+function endedTurn(
+  turn: TurnRecord,
+  gathered: Gathered,
+  events: readonly RunEvent[],
+  services: TurnServices,
+): TurnRecord {
   const { collected, result } = gathered
+  const { own, repair } = usagesOf(events)
   const clean = (text: string | null) => (text === null ? null : services.redactor.text(text))
   const outcome = outcomeOf(turn, collected)
   const failure =
@@ -170,14 +225,15 @@ function endedTurn(turn: TurnRecord, gathered: Gathered, message: string | null,
     state: 'ended',
     outcome,
     error: failure,
-    summary: clean(collected.summary ?? message),
-    result: result.kind === 'valid' ? redactJson(result.value, services) : null,
-    resultError: result.kind === 'invalid' && turn.stopReason === null ? clean(result.reason) : null,
+    summary: collected.summary ?? turn.summary ?? lastMessage(events),
+    result: result.kind === 'valid' ? services.redactor.json(result.value) : null,
+    resultError: clean(resultError(turn, outcome, gathered)),
     artifacts: gathered.artifacts,
-    warnings: [...turn.warnings, ...gathered.warnings].map((warning) => services.redactor.text(warning)),
-    question: outcome === 'needs_input' ? clean(collected.question) : null,
-    questionOptions:
-      outcome === 'needs_input' ? collected.questionOptions.map((option) => services.redactor.text(option)) : [],
+    warnings: [...new Set([...turn.warnings, ...gathered.warnings].map((warning) => services.redactor.text(warning)))],
+    question: outcome === 'needs_input' ? collected.question : null,
+    questionOptions: outcome === 'needs_input' ? collected.questionOptions : [],
+    usage: own,
+    repairUsage: repair,
     headCommit: gathered.head,
     checkpoint: gathered.checkpoint,
     endedAt: services.clock.now(),
@@ -191,10 +247,24 @@ function outcomeOf(turn: TurnRecord, collected: Collected): TurnOutcome {
   return turn.exitCode === 0 ? 'exited' : 'failed'
 }
 
-function redactJson(value: unknown, services: TurnServices): unknown {
-  const text = JSON.stringify(value)
-  const clean = services.redactor.text(text)
-  return clean === text ? value : (JSON.parse(clean) as unknown)
+/** Why there is no result, where one was to be expected: not of a turn that was stopped, nor of one that asks first. */
+function resultError(turn: TurnRecord, outcome: TurnOutcome, { collected, result }: Gathered): string | null {
+  const repair = turn.repair ?? null
+  if (turn.stopReason !== null || (outcome === 'needs_input' && collected.resultText === null)) return null
+  // Without a sandbox nothing was read: what the repair was for still stands.
+  if (result.kind === 'none') return repair === null ? null : withFailure(repair.reason, repair.failure)
+  return result.kind === 'invalid' ? withFailure(result.reason, repair?.failure ?? null) : null
+}
+
+function withFailure(reason: string, failure: string | null): string {
+  return failure === null ? reason : `${reason} (the repair: ${failure})`
+}
+
+/** What the agent's own run and its repair used, by their events. */
+function usagesOf(events: readonly RunEvent[]): { readonly own: Usage | null; readonly repair: Usage | null } {
+  const begun = events.findIndex((event) => event.kind === 'state' && event.state === 'repairing')
+  const split = begun === -1 ? events.length : begun
+  return { own: totalUsage(events.slice(0, split)), repair: totalUsage(events.slice(split)) }
 }
 
 function lastMessage(events: readonly RunEvent[]): string | null {

@@ -18,6 +18,8 @@ import type { SessionRecords } from './session-records.ts'
 /** Settings of the environment that a session was made with, as far as turns need them. */
 export interface TurnEnvironment {
   readonly env: Readonly<Record<string, string>>
+  /** Variables of the agent's own runs alone. */
+  readonly secrets: Readonly<Record<string, string>>
   readonly path: readonly string[]
   readonly mounts: readonly string[]
   readonly provider: Provider
@@ -77,9 +79,9 @@ export interface TurnAt extends TurnPlace {
   readonly signal: AbortSignal
 }
 
-/** The run's idempotency key at every layer. */
-export function runKey(turn: number): string {
-  return `${turn}-1`
+/** The runs of one turn: the agent's own, and the one repair of its result. Each key is the run's idempotency key at every layer. */
+export function runKeys(turn: number): { readonly main: string; readonly repair: string } {
+  return { main: `${turn}-1`, repair: `${turn}-2` }
 }
 
 export function sandboxRef(session: SessionRecord): SandboxRef | null {

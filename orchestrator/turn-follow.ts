@@ -4,10 +4,10 @@ import { errors, messageOf } from '../domain/errors.ts'
 import { IO, sessionIoDirectory } from '../domain/hangar-io.ts'
 import type { RunEventBody } from '../domain/run-event.ts'
 import type { SandboxRef, TurnProcess } from '../domain/sandbox.ts'
-import type { TurnRecord } from '../domain/session.ts'
 import { type LineCursor, type OutputLine, START_OF_LINES, splitLines } from './harnesses/lines.ts'
+import { promptOf } from './prompt.ts'
 import { putEvent } from './session-events.ts'
-import { deadlineOf, runKey, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
+import { deadlineOf, runKeys, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 import { startAgent } from './turn-prepare.ts'
 
 const READ_BYTES = 262_144
@@ -17,6 +17,8 @@ const WAIT_MS = 400
 /** How far a turn's streams were taken in; kept in the index together with the events they gave. */
 interface StreamCursors {
   readonly turn: number
+  /** The run whose output `out` and `err` are; the rest goes on through all runs of the turn. */
+  readonly run: string
   readonly out: LineCursor
   readonly err: LineCursor
   readonly progress: LineCursor
@@ -32,8 +34,13 @@ export async function followTurn(at: TurnAt, services: TurnServices): Promise<vo
   const ref = sandboxRef(session)
   if (ref === null) throw errors.sandboxLost('the session has no sandbox any more')
   const turn = await services.records.turn(at.name, at.number)
-  if (turn.stopReason === null) await startAgent(at, session, turn, services)
-  const end = await readToEnd(at, ref, turn, services)
+  const key = runKeys(at.number).main
+  const deadline = deadlineOf(turn)
+  const run = { key, prompt: promptOf(turn), timeoutMs: deadline.ms }
+  if (turn.stopReason === null) await startAgent(at, { session, turn, run }, services)
+  const endsAt = (turn.startedAt ?? services.clock.now()) + deadline.ms
+  const atDeadline = () => recordStop(at, deadline.reason, services)
+  const end = await followRun(at, { ref, key, endsAt, atDeadline }, services)
   const shown = await services.events.place(at.name, at.number, {
     kind: 'state',
     state: 'collecting',
@@ -66,10 +73,23 @@ export async function followTurn(at: TurnAt, services: TurnServices): Promise<vo
 
 type RunEnd = Extract<TurnProcess, { state: 'exited' | 'lost' }>
 
-async function readToEnd(at: TurnAt, ref: SandboxRef, turn: TurnRecord, services: TurnServices): Promise<RunEnd> {
+/** A run to follow, which ends at `endsAt` at the latest (epoch milliseconds). */
+export interface FollowedRun {
+  readonly ref: SandboxRef
+  readonly key: string
+  readonly endsAt: number
+  /** Called before the run is stopped at its deadline, so that a restart knows why. */
+  atDeadline(): Promise<void>
+}
+
+/** Follows a run to its end: its output and the agent's progress become events, cancelling and the deadline stop it. */
+export async function followRun(
+  at: TurnAt,
+  { ref, key, endsAt, atDeadline }: FollowedRun,
+  services: TurnServices,
+): Promise<RunEnd> {
   const { provider } = at.environment
-  const key = runKey(at.number)
-  let cursors = await savedCursors(at, services)
+  let cursors = await savedCursors(at, key, services)
   let stopping: Promise<void> | null = null
   const stop = () => {
     stopping ??= provider.stop(ref, key).catch((error: unknown) => {
@@ -80,14 +100,12 @@ async function readToEnd(at: TurnAt, ref: SandboxRef, turn: TurnRecord, services
       stopping = null
     })
   }
-  const deadline = deadlineOf(turn)
-  const endsAt = (turn.startedAt ?? services.clock.now()) + deadline.ms
   for (;;) {
     // The server closes: the agent runs on, and is found again at the next start.
     if (at.signal.aborted && at.signal.reason === 'closing') at.signal.throwIfAborted()
     if (at.signal.aborted) stop()
     else if (services.clock.now() > endsAt) {
-      await recordStop(at, deadline.reason, services)
+      if (stopping === null) await atDeadline()
       stop()
     }
     const output = await provider.read(
@@ -128,7 +146,12 @@ function progressPath(at: TurnAt, ref: SandboxRef): string {
   return `${sessionIoDirectory(at.environment.provider.paths(ref).home, at.name)}/${IO.progress}`
 }
 
-async function recordStop(at: TurnAt, reason: 'timed_out' | 'over_budget', services: TurnServices): Promise<void> {
+/** Writes down why a turn is about to be stopped; a reason that is there already stays. */
+export async function recordStop(
+  at: TurnAt,
+  reason: 'timed_out' | 'over_budget',
+  services: TurnServices,
+): Promise<void> {
   await services.records.move(at.name, async ({ session, turn }) => {
     const current = await turn(at.number)
     if (current.stopReason !== null) return null
@@ -140,11 +163,13 @@ async function recordStop(at: TurnAt, reason: 'timed_out' | 'over_budget', servi
   })
 }
 
-async function savedCursors(at: TurnAt, services: TurnServices): Promise<StreamCursors> {
+async function savedCursors(at: TurnAt, run: string, services: TurnServices): Promise<StreamCursors> {
   const saved = (await services.index.cursors.get(at.name)) as StreamCursors | null
-  if (saved !== null && saved.turn === at.number) return saved
+  if (saved !== null && saved.turn === at.number)
+    return saved.run === run ? saved : { ...saved, run, out: START_OF_LINES, err: START_OF_LINES }
   return {
     turn: at.number,
+    run,
     out: START_OF_LINES,
     err: START_OF_LINES,
     progress: START_OF_LINES,
@@ -189,6 +214,7 @@ async function takeEvents(
   }
   const next: StreamCursors = {
     turn: at.number,
+    run: cursors.run,
     out: out.cursor,
     err: err.cursor,
     progress: progress.cursor,

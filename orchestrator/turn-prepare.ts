@@ -11,7 +11,7 @@ import { sessionRef } from '../refs-policy/ref-names.ts'
 import { promptOf } from './prompt.ts'
 import { attachmentPath, checkpointSandbox, lastWords, reportLines, turnEnvironment } from './sandbox-helper.ts'
 import { putEvent } from './session-events.ts'
-import { deadlineOf, runKey, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
+import { deadlineOf, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 
 const GRANT_LIFE_MS = 24 * 3_600_000
 const SETUP_TIMEOUT_MS = 15 * 60_000
@@ -240,29 +240,31 @@ async function fillIo(
   if (exitCode !== 0) throw errors.sandboxFailed(`HANGAR_IO could not be prepared: ${lastWords(err)}`)
 }
 
-/** Starts the agent; safe to call again for the same turn. */
+/** One run of the agent in a turn. */
+export interface AgentRun {
+  readonly key: string
+  readonly prompt: string
+  readonly timeoutMs: number
+}
+
+/** Starts the agent; safe to call again for the same run. */
 export async function startAgent(
   at: TurnAt,
-  session: SessionRecord,
-  turn: TurnRecord,
+  { session, turn, run }: { session: SessionRecord; turn: TurnRecord; run: AgentRun },
   services: TurnServices,
 ): Promise<void> {
   const ref = sandboxRef(session)
   if (ref === null) throw errors.sandboxLost('the session has no sandbox any more')
-  const { provider, harness } = at.environment
-  const { argv, stdin } = harness.run({ prompt: promptOf(turn) })
+  const { provider, harness, secrets } = at.environment
+  const { argv, stdin } = harness.run({ prompt: run.prompt })
   await provider.start(ref, {
-    key: runKey(turn.turn),
+    key: run.key,
     argv,
-    env: turnEnvironment(at, session, turn, provider.paths(ref), services),
+    env: { ...secrets, ...turnEnvironment(at, session, turn, provider.paths(ref), services) },
     stdin,
-    timeoutMs: supervisorDeadline(turn),
+    // The supervisor's own deadline comes a little after the server's, which knows the reason; it counts when the server is gone.
+    timeoutMs: run.timeoutMs + 5_000,
     graceMs: 10_000,
     maxOutputBytes: 16 * 1_048_576,
   })
-}
-
-/** The supervisor's own deadline comes a little after the server's, which knows the reason; it counts when the server is gone. */
-function supervisorDeadline(turn: TurnRecord): number {
-  return deadlineOf(turn).ms + 5_000
 }

@@ -7,6 +7,7 @@ import { collectTurn, failTurn, salvageTurn } from './turn-collect.ts'
 import { sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 import { followTurn } from './turn-follow.ts'
 import { prepareTurn } from './turn-prepare.ts'
+import { repairTurn } from './turn-repair.ts'
 
 export interface TurnRunner {
   /** Runs what is queued (or was being worked on) in the session, when nothing of it runs yet. */
@@ -108,8 +109,9 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
       case 'running':
         return followTurn(at, services)
       case 'collecting':
-      case 'repairing':
         return collectTurn(at, services)
+      case 'repairing':
+        return repairTurn(at, services)
       case 'ended':
         return
       default:
@@ -150,7 +152,9 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
     interrupt: (name) => working.get(name)?.stop.abort('stopped'),
     refresh: async (name) => {
       const { session } = await services.records.get(name)
-      const turn = (await services.records.turns(name)).find((turn) => turn.state === 'running')
+      const turn = (await services.records.turns(name)).find(
+        (turn) => turn.state === 'running' || turn.state === 'repairing',
+      )
       const ref = sandboxRef(session)
       if (turn === undefined || ref === null) return
       const at = await turnAt(name, turn.turn, new AbortController().signal)

@@ -39,9 +39,10 @@ export function createEnvironments({ config, local }: { config: Config; local: P
       return { harness: environment.harness, timeoutMs: environment.timeoutMs, budget: environment.budget }
     },
     forTurns: (name) => {
-      const { argv, env, path, mounts } = find(name)
+      const { argv, env, secrets, path, mounts } = find(name)
       return {
         env,
+        secrets,
         path,
         mounts: [...mounts, ...filesOf(argv)],
         provider: local,

@@ -11,7 +11,7 @@ import type { Config } from '../domain/config.ts'
 import { errors, messageOf } from '../domain/errors.ts'
 import type { Caller, TokenCaller } from '../domain/grant.ts'
 import type { Clock, Log, Random } from '../domain/ports.ts'
-import { createRedactor } from '../domain/redact.ts'
+import { createRedactor, redactedLog } from '../domain/redact.ts'
 import { createArtifactStore } from '../exchange/artifacts.ts'
 import { createResultChecker } from '../exchange/result-schema.ts'
 import { createRepositories } from '../gateway/git/repositories.ts'
@@ -71,7 +71,10 @@ const PACKAGE = fileURLToPath(new URL('../../package.json', import.meta.url))
 const CLOSE_MS = 5_000
 
 /** Starts a server on the configured data directory. Throws `store_unusable` or `config_invalid` with what to do. */
-export async function startServer({ config, log, cliFile, ...options }: ServerOptions): Promise<HangarServer> {
+export async function startServer({ config, cliFile, ...options }: ServerOptions): Promise<HangarServer> {
+  const secrets = [...config.environments.values()].flatMap((environment) => Object.values(environment.secrets))
+  const redactor = createRedactor(secrets)
+  const log = redactedLog(options.log, redactor)
   const clock: Clock = options.clock ?? { now: Date.now }
   const random: Random = { bytes: (count) => randomBytes(count) }
   const undo: (() => Promise<void>)[] = []
@@ -125,7 +128,6 @@ export async function startServer({ config, log, cliFile, ...options }: ServerOp
       log,
     })
     const environments = createEnvironments({ config, local })
-    const redactor = createRedactor([])
     const records = createSessionRecords({ repositories, ledger, index, clock })
     const events = createSessionEvents({ index, clock })
     const artifacts = createArtifactStore({ ledger, sealer })

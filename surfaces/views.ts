@@ -1,7 +1,7 @@
 /** Domain values as the wire shows them: snake_case, ISO times, no hashes. The only place where that change happens on the way out. */
 import type { Token } from '../domain/grant.ts'
 import type { Oid, SessionName } from '../domain/names.ts'
-import { type Budget, NO_USAGE, type RunEvent, type Usage } from '../domain/run-event.ts'
+import { type Budget, type RunEvent, sumUsage, type Usage } from '../domain/run-event.ts'
 import type { ArtifactEntry, SessionRecord, TurnRecord } from '../domain/session.ts'
 import type { Waited } from '../orchestrator/waiting.ts'
 
@@ -76,7 +76,7 @@ export function sessionView(session: SessionRecord, turns: readonly TurnRecord[]
     environment: session.environment,
     parent: session.parent,
     budget: budgetView(session.budget),
-    usage: usageView(totalUsage(turns)),
+    usage: usageView(usageOfTurns(turns)),
     checkpoint: saved?.checkpoint
       ? { commit: saved.checkpoint, turn: saved.turn, created_at: time(saved.endedAt ?? session.updatedAt) }
       : null,
@@ -94,21 +94,10 @@ export function sessionView(session: SessionRecord, turns: readonly TurnRecord[]
   }
 }
 
-function totalUsage(turns: readonly TurnRecord[]): Usage {
-  return turns
-    .flatMap((turn) => [turn.usage, turn.repairUsage])
-    .filter((usage): usage is Usage => usage !== null)
-    .reduce(
-      (sum, usage) => ({
-        inputTokens: sum.inputTokens + usage.inputTokens,
-        outputTokens: sum.outputTokens + usage.outputTokens,
-        cacheReadTokens: sum.cacheReadTokens + usage.cacheReadTokens,
-        cacheWriteTokens: sum.cacheWriteTokens + usage.cacheWriteTokens,
-        costUsd: usage.costUsd === null ? sum.costUsd : (sum.costUsd ?? 0) + usage.costUsd,
-        costSource: usage.costSource ?? sum.costSource,
-      }),
-      NO_USAGE,
-    )
+function usageOfTurns(turns: readonly TurnRecord[]): Usage {
+  return sumUsage(
+    turns.flatMap((turn) => [turn.usage, turn.repairUsage]).filter((usage): usage is Usage => usage !== null),
+  )
 }
 
 export function waitView({ done, session, turn, progress, cursor }: Waited) {

@@ -6,6 +6,7 @@ import { parseShape } from '../../domain/schema.ts'
 
 const id = Type.String({ maxLength: 200 })
 const text = Type.String()
+const count = Type.Integer({ minimum: 0 })
 
 /** The run events that a program may print itself, as they look on the wire. */
 const WireEvent = Type.Union([
@@ -42,6 +43,18 @@ const WireEvent = Type.Union([
   }),
   Type.Object({ kind: Type.Literal('error'), message: text, fatal: Type.Optional(Type.Boolean()) }),
   Type.Object({
+    kind: Type.Literal('usage'),
+    scope: Type.Optional(Type.Union([Type.Literal('request'), Type.Literal('turn')])),
+    usage: Type.Object({
+      input_tokens: Type.Optional(count),
+      output_tokens: Type.Optional(count),
+      cache_read_tokens: Type.Optional(count),
+      cache_write_tokens: Type.Optional(count),
+      cost_usd: Type.Optional(Type.Union([Type.Null(), Type.Number({ minimum: 0 })])),
+    }),
+    model: Type.Optional(text),
+  }),
+  Type.Object({
     kind: Type.Literal('progress'),
     message: text,
     pct: Type.Optional(Type.Number({ minimum: 0, maximum: 100 })),
@@ -77,6 +90,19 @@ function eventOf(line: string): RunEventBody | null {
         }
       case 'error':
         return { kind: 'error', scope: 'harness', fatal: event.fatal ?? false, message: event.message }
+      case 'usage': {
+        const { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd } = event.usage
+        const usage = {
+          inputTokens: input_tokens ?? 0,
+          outputTokens: output_tokens ?? 0,
+          cacheReadTokens: cache_read_tokens ?? 0,
+          cacheWriteTokens: cache_write_tokens ?? 0,
+          costUsd: cost_usd ?? null,
+          costSource: cost_usd == null ? null : ('reported' as const),
+        }
+        const model = event.model === undefined ? {} : { model: event.model }
+        return { kind: 'usage', scope: event.scope ?? 'request', usage, ...model }
+      }
       case 'progress':
         return {
           kind: 'progress',
