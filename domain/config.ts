@@ -4,8 +4,9 @@ import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { type Static, type TSchema, Type } from '@sinclair/typebox'
 import { errors, HangarError, messageOf } from './errors.ts'
+import { HARNESS_KINDS, type HarnessKind } from './harness.ts'
 import { DEFAULT_LIMITS, type Limits, MB } from './limits.ts'
-import type { Budget } from './run-event.ts'
+import type { Budget, PriceTable } from './run-event.ts'
 import { parseShape } from './schema.ts'
 
 const strict = { additionalProperties: false } as const
@@ -32,10 +33,15 @@ const SecretShape = Type.Object(
 const EnvironmentShape = Type.Object(
   {
     provider: Type.Optional(Type.Literal('local', { description: 'Where turns run.' })),
-    harness: Type.Optional(Type.Literal('command', { description: 'The agent program.' })),
+    harness: Type.Optional(Type.Union(HARNESS_KINDS.map((kind) => Type.Literal(kind)))),
     harness_options: Type.Optional(
       Type.Object(
-        { argv: Type.Array(Type.String(), { minItems: 1, description: 'command: the program and its arguments.' }) },
+        {
+          argv: Type.Optional(Type.Array(Type.String(), { minItems: 1 })),
+          model: Type.Optional(Type.String({ minLength: 1 })),
+          provider: Type.Optional(Type.String({ minLength: 1 })),
+          args: Type.Optional(Type.Array(Type.String())),
+        },
         strict,
       ),
     ),
@@ -83,7 +89,25 @@ export const SETTINGS = [
     path: 'budget.max_minutes',
     schema: Type.Union([Type.Null(), Positive]),
     default: null,
-    doc: 'Minutes that a turn may run, where neither it nor its session or environment says. Enforced as a time-out.',
+    doc: 'Minutes that a turn may run, where neither it nor its session or environment says.',
+  },
+  {
+    path: 'budget.max_tokens',
+    schema: Type.Union([Type.Null(), Positive]),
+    default: null,
+    doc: 'Tokens that a turn may use (input, output and those written to a cache; those read from one are counted apart), where nothing nearer says.',
+  },
+  {
+    path: 'budget.max_cost_usd',
+    schema: Type.Union([Type.Null(), Positive]),
+    default: null,
+    doc: 'US dollars that a turn may cost, as its agent reports them or by the price table, where nothing nearer says.',
+  },
+  {
+    path: 'prices_file',
+    schema: Type.Union([Type.Null(), Type.String({ minLength: 1 })]),
+    default: null,
+    doc: 'A JSON file `{"date": "2026-11-30", "models": {"gpt-5": {"input": 1.25, "output": 10, "cache_read": 0.125, "cache_write": 0}}}` of dollars for a million tokens, by the beginning of a model\'s name; it stands for the built-in table.',
   },
   {
     path: 'exchange.max_patch_mb',
@@ -147,12 +171,19 @@ export const ENVIRONMENT_SETTINGS = [
   {
     path: 'harness',
     default: '`command`',
-    doc: 'The agent program; `command` runs any program, with the prompt on standard input.',
+    doc: 'The agent program: `command` (any program, with the prompt on standard input), `claude`, `codex`, `pi` or `antigravity`.',
   },
   {
     path: 'harness_options.argv',
     default: 'none',
     doc: 'command: the program and its arguments. Files that it names by absolute path are there inside the sandbox, read-only.',
+  },
+  { path: 'harness_options.model', default: "the program's own", doc: 'The model that the program is told to use.' },
+  { path: 'harness_options.provider', default: "the program's own", doc: 'pi: the provider of the model.' },
+  {
+    path: 'harness_options.args',
+    default: '`[]`',
+    doc: 'Further arguments of the program, for all but `command`, as `["-c", "model_provider=mine"]`.',
   },
   { path: 'env', default: '`{}`', doc: 'Variables of everything that runs in the sandbox.' },
   {
@@ -169,9 +200,14 @@ export const ENVIRONMENT_SETTINGS = [
     doc: 'Minutes that a turn may run; passing them ends it as over_budget.',
   },
   {
-    path: 'budget.max_tokens, budget.max_cost_usd',
-    default: 'none',
-    doc: 'Recorded on sessions and turns; the command harness reports neither tokens nor cost, so they stop nothing yet.',
+    path: 'budget.max_tokens',
+    default: '`budget.max_tokens`',
+    doc: 'Tokens that a turn may use; passing them ends it as over_budget within one usage event.',
+  },
+  {
+    path: 'budget.max_cost_usd',
+    default: '`budget.max_cost_usd`',
+    doc: 'US dollars that a turn may cost; passing them ends it as over_budget.',
   },
 ] as const
 
@@ -183,13 +219,23 @@ const FileShape = Type.Object(
   strict,
 )
 
+/** How an agent program is run; which of these count depends on the harness. */
+export interface HarnessOptions {
+  /** command: its program; null when none is set, which is refused when a session is made. */
+  readonly argv: readonly string[] | null
+  readonly model: string | null
+  /** pi: the provider of its model. */
+  readonly provider: string | null
+  /** Further arguments, for all but command. */
+  readonly args: readonly string[]
+}
+
 /** An environment with every default filled in. */
 export interface Environment {
   readonly name: string
   readonly provider: 'local'
-  readonly harness: 'command'
-  /** The command harness's program; null when none is set, which is refused when a session is made. */
-  readonly argv: readonly string[] | null
+  readonly harness: HarnessKind
+  readonly harnessOptions: HarnessOptions
   readonly env: Readonly<Record<string, string>>
   /** Variables of the agent alone, by name: their values, to be masked wherever they show. */
   readonly secrets: Readonly<Record<string, string>>
@@ -207,6 +253,8 @@ export interface Config {
   readonly maxRunning: number
   readonly limits: Limits
   readonly environments: ReadonlyMap<string, Environment>
+  /** null: the built-in table. */
+  readonly prices: PriceTable | null
 }
 
 export interface ConfigSources {
@@ -234,7 +282,12 @@ export function readConfig(sources: ConfigSources): Config {
   const number = (path: (typeof SETTINGS)[number]['path']) => values.get(path) as number
   const listen = values.get('listen') as string
   const colon = listen.lastIndexOf(':')
-  const maxMinutes = values.get('budget.max_minutes') as number | null
+  const budget: Budget = {
+    maxMinutes: values.get('budget.max_minutes') as number | null,
+    maxTokens: values.get('budget.max_tokens') as number | null,
+    maxCostUsd: values.get('budget.max_cost_usd') as number | null,
+  }
+  const pricesFile = values.get('prices_file') as string | null
   return {
     dataDir,
     host: listen.slice(0, colon).replace(/^\[(.*)\]$/, '$1'),
@@ -253,13 +306,14 @@ export function readConfig(sources: ConfigSources): Config {
       maxPushBytes: number('gateway.max_push_mb') * MB,
       maxGitProcesses: number('gateway.max_git_processes'),
     },
-    environments: environmentsOf(file.environments ?? {}, { maxMinutes, env: sources.env }),
+    environments: environmentsOf(file.environments ?? {}, { budget, env: sources.env }),
+    prices: pricesFile === null ? null : readPrices(pricesFile),
   }
 }
 
 function environmentsOf(
   shapes: Record<string, Static<typeof EnvironmentShape>>,
-  { maxMinutes, env }: { readonly maxMinutes: number | null; readonly env: ConfigSources['env'] },
+  { budget, env }: { readonly budget: Budget; readonly env: ConfigSources['env'] },
 ): ReadonlyMap<string, Environment> {
   const all: Record<string, Static<typeof EnvironmentShape>> = { default: {}, ...shapes }
   return new Map(
@@ -269,7 +323,12 @@ function environmentsOf(
         name,
         provider: shape.provider ?? 'local',
         harness: shape.harness ?? 'command',
-        argv: shape.harness_options?.argv ?? null,
+        harnessOptions: {
+          argv: shape.harness_options?.argv ?? null,
+          model: shape.harness_options?.model ?? null,
+          provider: shape.harness_options?.provider ?? null,
+          args: shape.harness_options?.args ?? [],
+        },
         env: shape.env ?? {},
         secrets: Object.fromEntries(
           Object.entries(shape.secrets ?? {}).map(([variable, { from }]) => [
@@ -281,13 +340,49 @@ function environmentsOf(
         mounts: shape.mounts ?? [],
         timeoutMs: (shape.timeout_minutes ?? 60) * 60_000,
         budget: {
-          maxMinutes: shape.budget?.max_minutes ?? maxMinutes,
-          maxTokens: shape.budget?.max_tokens ?? null,
-          maxCostUsd: shape.budget?.max_cost_usd ?? null,
+          maxMinutes: shape.budget?.max_minutes ?? budget.maxMinutes,
+          maxTokens: shape.budget?.max_tokens ?? budget.maxTokens,
+          maxCostUsd: shape.budget?.max_cost_usd ?? budget.maxCostUsd,
         },
       },
     ]),
   )
+}
+
+const PricesShape = Type.Object(
+  {
+    date: Type.String({ pattern: '^[0-9]{4}-[0-9]{2}-[0-9]{2}$' }),
+    models: Type.Record(
+      Type.String({ minLength: 1 }),
+      Type.Object(
+        {
+          input: Type.Number({ minimum: 0 }),
+          output: Type.Number({ minimum: 0 }),
+          cache_read: Type.Number({ minimum: 0 }),
+          cache_write: Type.Number({ minimum: 0 }),
+        },
+        strict,
+      ),
+    ),
+  },
+  strict,
+)
+
+function readPrices(path: string): PriceTable {
+  try {
+    const { date, models } = parseShape(PricesShape, JSON.parse(readFileSync(path, 'utf8')), `the price table ${path}`)
+    return {
+      date,
+      models: Object.fromEntries(
+        Object.entries(models).map(([model, price]) => [
+          model,
+          { input: price.input, output: price.output, cacheRead: price.cache_read, cacheWrite: price.cache_write },
+        ]),
+      ),
+    }
+  } catch (cause) {
+    throw errors.configInvalid(`prices_file=${path}: ${messageOf(cause)}`, {}, cause)
+  }
 }
 
 /** Masking needs a length that ordinary text does not have by chance. */

@@ -80,6 +80,16 @@ export const ERROR_CODES = {
     title: 'Harness unusable',
     means: 'The environment names an agent program that cannot be started.',
   },
+  over_budget: {
+    status: 409,
+    title: 'Over budget',
+    means: 'A turn used more than its budget allows; its work is kept, and a larger budget goes on.',
+  },
+  timed_out: {
+    status: 409,
+    title: 'Timed out',
+    means: 'A turn ran longer than it may; its work is kept, and the next message goes on.',
+  },
   agent_failed: { status: 500, title: 'Agent failed', means: 'The agent program ended with a failure of its own.' },
   git_failed: { status: 500, title: 'Git failed', means: 'A git command failed; its own words follow.' },
   config_invalid: {

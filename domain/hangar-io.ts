@@ -20,7 +20,12 @@ export const IO = {
 /** At most this many answers to pick from. */
 export const MAX_QUESTION_OPTIONS = 5
 /** Characters of one answer. */
-export const MAX_OPTION_CHARACTERS = 80
+const MAX_OPTION_CHARACTERS = 80
+
+/** An answer as it is offered: cut, after it was redacted. */
+export function cutOption(option: string): string {
+  return [...option].slice(0, MAX_OPTION_CHARACTERS).join('')
+}
 
 /** A session's HANGAR_IO, under the sandbox's home. */
 export function sessionIoDirectory(home: string, session: SessionName): string {

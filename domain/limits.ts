@@ -19,6 +19,8 @@ export interface Limits {
   readonly maxArtifactsBytes: number
   readonly repairTimeoutMs: number
   readonly maxEventTextBytes: number
+  /** Files of an agent's conversation together. */
+  readonly maxConversationBytes: number
   /** Events of one turn that its output may give; what comes after is counted, not kept. */
   readonly maxTurnEvents: number
   readonly maxTurnEventBytes: number
@@ -48,6 +50,7 @@ export const DEFAULT_LIMITS: Limits = {
   maxArtifactsBytes: 100 * MB,
   repairTimeoutMs: 10 * 60_000,
   maxEventTextBytes: 16 * 1024,
+  maxConversationBytes: 256 * MB,
   maxTurnEvents: 20_000,
   maxTurnEventBytes: 32 * MB,
   maxRefUpdates: 5_000,

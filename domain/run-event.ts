@@ -15,6 +15,21 @@ export interface Budget {
   readonly maxCostUsd: number | null
 }
 
+/** US dollars for a million tokens. */
+export interface Price {
+  readonly input: number
+  readonly output: number
+  readonly cacheRead: number
+  readonly cacheWrite: number
+}
+
+export interface PriceTable {
+  /** When the prices were looked up, as a date. */
+  readonly date: string
+  /** By the beginning of a model's name; the longest one that fits counts. */
+  readonly models: Readonly<Record<string, Price>>
+}
+
 export const NO_USAGE: Usage = {
   inputTokens: 0,
   outputTokens: 0,
@@ -47,14 +62,28 @@ export function totalUsage(events: readonly RunEventBody[]): Usage | null {
   return told.length === 0 ? null : sumUsage(told.map((event) => event.usage))
 }
 
-/** What happened, without its place in the session; texts are redacted and clipped (`truncated` is the length before). */
-export type RunEventBody =
-  | {
-      readonly kind: 'message'
-      readonly role: 'assistant' | 'reasoning' | 'user' | 'stderr'
-      readonly text: string
-      readonly truncated?: number
-    }
+/** Tokens and cost of `usage` less those of `before`, never below zero: what cumulative counters have counted since. */
+export function usageSince(usage: Usage, before: Usage): Usage {
+  const less = (now: number, then: number) => Math.max(0, now - then)
+  return {
+    inputTokens: less(usage.inputTokens, before.inputTokens),
+    outputTokens: less(usage.outputTokens, before.outputTokens),
+    cacheReadTokens: less(usage.cacheReadTokens, before.cacheReadTokens),
+    cacheWriteTokens: less(usage.cacheWriteTokens, before.cacheWriteTokens),
+    costUsd: usage.costUsd === null ? null : less(usage.costUsd, before.costUsd ?? 0),
+    costSource: usage.costSource,
+  }
+}
+
+/** What happened, without its place in the session; texts are redacted and clipped (`truncated` is the longest one's length before). */
+export type RunEventBody = RunEventKind & {
+  readonly truncated?: number
+  /** The tool call of the sub-agent that it belongs to. */
+  readonly parent?: string
+}
+
+type RunEventKind =
+  | { readonly kind: 'message'; readonly role: 'assistant' | 'reasoning' | 'user' | 'stderr'; readonly text: string }
   | { readonly kind: 'tool_call'; readonly id: string; readonly name: string; readonly input: string }
   | {
       readonly kind: 'tool_result'
@@ -74,17 +103,32 @@ export type RunEventBody =
       readonly kind: 'file_change'
       readonly id: string
       readonly ok: boolean
-      readonly changes: readonly { readonly path: string; readonly change: 'add' | 'update' | 'delete' | 'write' }[]
+      readonly changes: readonly FileChange[]
     }
   | {
       readonly kind: 'error'
       readonly scope: 'api' | 'turn' | 'tool' | 'harness' | 'stream'
       readonly fatal: boolean
+      readonly retrying?: boolean
+      readonly status?: number
       readonly message: string
     }
-  | { readonly kind: 'usage'; readonly scope: 'request' | 'turn'; readonly usage: Usage; readonly model?: string }
+  | {
+      readonly kind: 'usage'
+      /** Of one request to the model, or of the whole run: its billing figure, told once. */
+      readonly scope: 'request' | 'turn'
+      /** A lower bound, which a later figure corrects. */
+      readonly provisional?: true
+      readonly usage: Usage
+      readonly model?: string
+    }
   | { readonly kind: 'progress'; readonly message: string; readonly pct?: number; readonly source: 'agent' | 'harness' }
   | { readonly kind: 'state'; readonly state: string; readonly text: string }
+
+export interface FileChange {
+  readonly path: string
+  readonly change: 'add' | 'update' | 'delete' | 'write'
+}
 
 /** An event in its place: `seq` rises by one within its session, across turns. */
 export type RunEvent = RunEventBody & { readonly seq: number; readonly at: number; readonly turn: number }

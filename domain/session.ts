@@ -1,4 +1,5 @@
 /** A session and its turns, as their record in git holds them, and the moves that are allowed. */
+import type { AskedQuestion, HarnessKind } from './harness.ts'
 import type { Oid, RepoSlug, SessionName } from './names.ts'
 import type { Budget, Usage } from './run-event.ts'
 
@@ -16,6 +17,17 @@ export interface SessionSandbox {
   readonly ready: boolean
 }
 
+/** The agent's conversation that a session's next turn goes on with. */
+export interface SessionConversation {
+  readonly harness: HarnessKind
+  /** The program's own id of it. */
+  readonly id: string
+  /** What it has used in all by the program's own counters. */
+  readonly cumulative: Usage
+  /** Whether it is the parent session's, to be forked by the first turn. */
+  readonly isParents: boolean
+}
+
 export interface SessionRecord {
   readonly name: SessionName
   readonly repo: RepoSlug
@@ -25,6 +37,7 @@ export interface SessionRecord {
   readonly harness: string
   readonly environment: string
   readonly parent: SessionName | null
+  readonly conversation: SessionConversation | null
   readonly budget: Budget
   readonly sandbox: SessionSandbox | null
   readonly needsInput: string | null
@@ -94,6 +107,12 @@ export interface TurnRecord {
   readonly budget: Budget
   /** Set before the stop signal is sent, so that a restart knows why the turn died. */
   readonly stopReason: 'cancelled' | 'timed_out' | 'over_budget' | null
+  /** Which limit was passed, and by how much. */
+  readonly stopDetail: string | null
+  /** Whether its conversation is a new one that was handed a summary of the turns before. */
+  readonly handedOff: boolean
+  /** A question that the agent put by a tool of its program's own. */
+  readonly asked: AskedQuestion | null
   readonly exitCode: number | null
   /** The Idempotency-Key of the request that sent the message. */
   readonly idempotency: IdempotencyMark | null

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 import type { Readable } from 'node:stream'
 import { extract } from 'tar-stream'
-import { IO, MAX_OPTION_CHARACTERS, MAX_QUESTION_OPTIONS } from '../domain/hangar-io.ts'
+import { cutOption, IO, MAX_QUESTION_OPTIONS } from '../domain/hangar-io.ts'
 import type { Limits } from '../domain/limits.ts'
 import { type SafePath, safeRelativePath } from '../domain/names.ts'
 import type { Redactor } from '../domain/redact.ts'
@@ -129,7 +129,7 @@ function optionsOf(text: string | undefined, redactor: Redactor): string[] {
     return options
       .filter((option): option is string => typeof option === 'string')
       .slice(0, MAX_QUESTION_OPTIONS)
-      .map((option) => [...redactor.text(option)].slice(0, MAX_OPTION_CHARACTERS).join(''))
+      .map((option) => cutOption(redactor.text(option)))
   } catch {
     return []
   }

@@ -15,6 +15,33 @@ export function promptOf(turn: TurnRecord): string {
     .concat('\n')
 }
 
+const MAX_HANDED_CHARACTERS = 40_000
+const MAX_PART_CHARACTERS = 4_000
+
+/** The prompt of a turn whose agent does not know what was said before: the turns so far in short, the newest whole, then its own. */
+export function handOffPromptOf(turn: TurnRecord, turns: readonly TurnRecord[]): string {
+  const parts: string[] = []
+  let left = MAX_HANDED_CHARACTERS
+  for (const before of turns.filter((other) => other.turn < turn.turn).reverse()) {
+    const part = [
+      `### Turn ${before.turn}`,
+      before.message.trim().slice(0, MAX_PART_CHARACTERS),
+      `It ended: ${before.outcome ?? before.state}.`,
+      before.summary === null ? '' : before.summary.slice(0, MAX_PART_CHARACTERS),
+      before.question === null ? '' : `You asked: ${before.question.slice(0, MAX_PART_CHARACTERS)}`,
+    ]
+      .filter((line) => line !== '')
+      .join('\n\n')
+    if (part.length > left) break
+    left -= part.length
+    parts.unshift(part)
+  }
+  const before = `You go on with work that another conversation began; the working tree is as it was left. What was said and done so far:
+
+${parts.join('\n\n')}`
+  return `${section('So far', before)}\n\n${section('Now', promptOf(turn))}`
+}
+
 /** The prompt of a repair: the same conversation, only the result. */
 export function repairPromptOf(turn: TurnRecord, reason: string): string {
   return `Your work is done and kept, but the structured result that was asked for is missing or wrong:

@@ -1,7 +1,7 @@
 /** The last steps of a turn: what the agent left in HANGAR_IO, its checkpoint, and one record of it all. */
 import type { Readable } from 'node:stream'
 import { HangarError, messageOf } from '../domain/errors.ts'
-import { IO, sessionIoDirectory } from '../domain/hangar-io.ts'
+import { cutOption, IO, MAX_QUESTION_OPTIONS, sessionIoDirectory } from '../domain/hangar-io.ts'
 import { type Oid, type RefName, workBranch } from '../domain/names.ts'
 import { type RunEvent, totalUsage, type Usage } from '../domain/run-event.ts'
 import type { SandboxRef } from '../domain/sandbox.ts'
@@ -14,6 +14,7 @@ import { sessionRef } from '../refs-policy/ref-names.ts'
 import { checkpointSandbox } from './sandbox-helper.ts'
 import { eventsFile, putEvent } from './session-events.ts'
 import { runKeys, sandboxRef, type TurnAt, type TurnPlace, type TurnServices } from './turn-context.ts'
+import { keepConversation } from './turn-conversation.ts'
 
 const NOTES = 'refs/notes/hangar' as RefName
 
@@ -131,7 +132,7 @@ async function gather(
 ): Promise<Gathered> {
   const warnings: string[] = []
   // The agent's processes have ended, so both see the same state.
-  const [report, collected] = await Promise.all([
+  const [report, collected, notKept] = await Promise.all([
     checkpointSandbox(at, ref, session, turn, services).catch((error: unknown) => {
       warnings.push(`no checkpoint could be made: ${services.redactor.text(messageOf(error))}`)
       return null
@@ -139,6 +140,7 @@ async function gather(
     readIo(at, ref, services).catch((error: unknown): Collected => {
       return { ...NOTHING, warnings: [`HANGAR_IO could not be read: ${messageOf(error)}`] }
     }),
+    keepConversation(at, ref, services),
   ])
   const stored = await services.artifacts.store(at.repo, at.name, at.number, collected.artifacts)
   const result = await services.results.check(turn.outputSchema, collected.resultText)
@@ -149,7 +151,7 @@ async function gather(
     result,
     head,
     checkpoint,
-    warnings: [...warnings, ...(report?.warnings ?? []), ...collected.warnings],
+    warnings: [...warnings, ...(report?.warnings ?? []), ...(notKept === null ? [] : [notKept]), ...collected.warnings],
   }
 }
 
@@ -213,25 +215,19 @@ function endedTurn(
   const { own, repair } = usagesOf(events)
   const clean = (text: string | null) => (text === null ? null : services.redactor.text(text))
   const outcome = outcomeOf(turn, collected)
-  const failure =
-    outcome === 'failed'
-      ? (turn.error ?? {
-          code: 'agent_failed',
-          message: `the agent ended with exit status ${turn.exitCode ?? 'unknown'}`,
-        })
-      : turn.error
+  const question = collected.question ?? cleanQuestion(turn, services)
   return {
     ...turn,
     state: 'ended',
     outcome,
-    error: failure,
+    error: errorOf(turn, outcome, services),
     summary: collected.summary ?? turn.summary ?? lastMessage(events),
     result: result.kind === 'valid' ? services.redactor.json(result.value) : null,
     resultError: clean(resultError(turn, outcome, gathered)),
     artifacts: gathered.artifacts,
     warnings: [...new Set([...turn.warnings, ...gathered.warnings].map((warning) => services.redactor.text(warning)))],
-    question: outcome === 'needs_input' ? collected.question : null,
-    questionOptions: outcome === 'needs_input' ? collected.questionOptions : [],
+    question: outcome === 'needs_input' ? question : null,
+    questionOptions: outcome === 'needs_input' ? optionsOf(turn, collected, services) : [],
     usage: own,
     repairUsage: repair,
     headCommit: gathered.head,
@@ -242,9 +238,31 @@ function endedTurn(
 
 function outcomeOf(turn: TurnRecord, collected: Collected): TurnOutcome {
   if (turn.stopReason !== null) return turn.stopReason
-  if (turn.error !== null) return 'failed'
-  if (collected.question !== null) return 'needs_input'
-  return turn.exitCode === 0 ? 'exited' : 'failed'
+  // A question that was asked counts, however the program took its own end.
+  if (turn.error?.code === 'agent_failed' || turn.error === null)
+    if (collected.question !== null || (turn.asked ?? null) !== null) return 'needs_input'
+  return turn.error === null ? 'exited' : 'failed'
+}
+
+/** Why the turn failed or was stopped: of a limit, which one and by how much. */
+function errorOf(turn: TurnRecord, outcome: TurnOutcome, services: TurnServices): TurnRecord['error'] {
+  if (outcome === 'over_budget' || outcome === 'timed_out')
+    return { code: outcome, message: turn.stopDetail ?? `the turn was stopped: ${outcome}` }
+  if (outcome === 'needs_input' || turn.error === null) return null
+  return { code: turn.error.code, message: services.redactor.text(turn.error.message).slice(0, 4_000) }
+}
+
+/** A question by a tool of the program's own, where the agent left none in `out/QUESTION.md`. */
+function cleanQuestion(turn: TurnRecord, services: TurnServices): string | null {
+  const asked = turn.asked ?? null
+  return asked === null ? null : services.redactor.text(asked.text).slice(0, services.limits.maxQuestionBytes)
+}
+
+function optionsOf(turn: TurnRecord, collected: Collected, services: TurnServices): readonly string[] {
+  if (collected.question !== null) return collected.questionOptions
+  return (turn.asked?.options ?? [])
+    .slice(0, MAX_QUESTION_OPTIONS)
+    .map((option) => cutOption(services.redactor.text(option)))
 }
 
 /** Why there is no result, where one was to be expected: not of a turn that was stopped, nor of one that asks first. */

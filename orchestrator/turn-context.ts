@@ -4,10 +4,11 @@ import type { Limits } from '../domain/limits.ts'
 import type { RepoSlug, SessionName } from '../domain/names.ts'
 import type { Clock, Log } from '../domain/ports.ts'
 import type { Redactor } from '../domain/redact.ts'
-import type { RunEventBody } from '../domain/run-event.ts'
+import type { PriceTable, RunEventBody } from '../domain/run-event.ts'
 import type { Provider, SandboxRef } from '../domain/sandbox.ts'
 import type { SessionRecord, TurnRecord } from '../domain/session.ts'
 import type { ArtifactStore } from '../exchange/artifacts.ts'
+import type { ConversationStore } from '../exchange/conversation-state.ts'
 import type { ResultChecker } from '../exchange/result-schema.ts'
 import type { Repository } from '../gateway/git/repository.ts'
 import type { Grants } from '../gateway/grants.ts'
@@ -24,6 +25,8 @@ export interface TurnEnvironment {
   readonly mounts: readonly string[]
   readonly provider: Provider
   readonly harness: Harness
+  /** The model that the agent is told to use; null: its program's own choice. */
+  readonly model: string | null
 }
 
 export interface TurnServices {
@@ -32,6 +35,8 @@ export interface TurnServices {
   readonly index: Index
   readonly grants: Grants
   readonly artifacts: ArtifactStore
+  readonly conversations: ConversationStore
+  readonly prices: PriceTable
   readonly results: ResultChecker
   /** Throws `harness_unusable` when the environment is not configured any more. */
   environment(name: string): TurnEnvironment
@@ -79,19 +84,37 @@ export interface TurnAt extends TurnPlace {
   readonly signal: AbortSignal
 }
 
-/** The runs of one turn: the agent's own, and the one repair of its result. Each key is the run's idempotency key at every layer. */
-export function runKeys(turn: number): { readonly main: string; readonly repair: string } {
-  return { main: `${turn}-1`, repair: `${turn}-2` }
+/**
+ * The runs of one turn: the agent's own, that of a new conversation when the program refused to go on with the old one, and the one repair
+ * of its result. Each key is the run's idempotency key at every layer.
+ */
+export function runKeys(turn: number): { readonly main: string; readonly handedOff: string; readonly repair: string } {
+  return { main: `${turn}-1`, handedOff: `${turn}-2`, repair: `${turn}-3` }
 }
 
 export function sandboxRef(session: SessionRecord): SandboxRef | null {
   return session.sandbox === null ? null : { provider: session.sandbox.provider, id: session.sandbox.id }
 }
 
-/** Milliseconds that the turn may run, and which limit says so. */
-export function deadlineOf(turn: TurnRecord): { readonly ms: number; readonly reason: 'timed_out' | 'over_budget' } {
-  const budgetMs = turn.budget.maxMinutes === null ? Number.POSITIVE_INFINITY : turn.budget.maxMinutes * 60_000
-  return budgetMs <= turn.timeoutMs
-    ? { ms: budgetMs, reason: 'over_budget' }
-    : { ms: turn.timeoutMs, reason: 'timed_out' }
+/** Milliseconds that the turn may run, and which limit says so, in a sentence too. */
+export interface Deadline {
+  readonly ms: number
+  readonly reason: 'timed_out' | 'over_budget'
+  readonly detail: string
+}
+
+export function deadlineOf(turn: TurnRecord): Deadline {
+  const { maxMinutes } = turn.budget
+  const minutes = (ms: number) => Math.round((ms / 60_000) * 100) / 100
+  if (maxMinutes !== null && maxMinutes * 60_000 <= turn.timeoutMs)
+    return {
+      ms: maxMinutes * 60_000,
+      reason: 'over_budget',
+      detail: `the budget's max_minutes of ${maxMinutes} was passed; go on with a larger budget in the next message`,
+    }
+  return {
+    ms: turn.timeoutMs,
+    reason: 'timed_out',
+    detail: `the turn had not ended after ${minutes(turn.timeoutMs)} minute(s); go on with a longer timeout_minutes in the next message`,
+  }
 }

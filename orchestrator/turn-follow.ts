@@ -1,70 +1,98 @@
-/** A running turn followed to its end: output and progress become events as they come, limits are kept, the end is recorded. */
+/** A running turn followed to its end: what it writes becomes events as it comes, limits are kept, the end is recorded. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { errors, messageOf } from '../domain/errors.ts'
-import { IO, sessionIoDirectory } from '../domain/hangar-io.ts'
-import type { RunEventBody } from '../domain/run-event.ts'
-import type { SandboxRef, TurnProcess } from '../domain/sandbox.ts'
-import { type LineCursor, type OutputLine, START_OF_LINES, splitLines } from './harnesses/lines.ts'
-import { promptOf } from './prompt.ts'
+import type { AskedQuestion, HarnessEnd } from '../domain/harness.ts'
+import { NO_USAGE, sumUsage } from '../domain/run-event.ts'
+import type { TurnProcess } from '../domain/sandbox.ts'
+import type { TurnRecord } from '../domain/session.ts'
+import { passedLimit, passedSentence } from './budget.ts'
+import { conversationAfter, conversationStart } from './conversation.ts'
+import { handOffPromptOf, promptOf } from './prompt.ts'
+import { openStreams, READ_BYTES, type StreamedRun, usedBefore } from './run-streams.ts'
 import { putEvent } from './session-events.ts'
 import { deadlineOf, runKeys, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 import { startAgent } from './turn-prepare.ts'
 
-const READ_BYTES = 262_144
-const LINE_BYTES = 65_536
 const WAIT_MS = 400
 
-/** How far a turn's streams were taken in; kept in the index together with the events they gave. */
-interface StreamCursors {
-  readonly turn: number
-  /** The run whose output `out` and `err` are; the rest goes on through all runs of the turn. */
-  readonly run: string
-  readonly out: LineCursor
-  readonly err: LineCursor
-  readonly progress: LineCursor
-  /** Events that were kept, their bytes as JSON, and the count of those over a cap. */
-  readonly kept: number
-  readonly keptBytes: number
-  readonly dropped: number
-}
-
-/** Starts the agent where it is not running yet, follows it, and moves the turn to `collecting`. */
+/**
+ * Starts the agent where it is not running yet, follows it, and moves the turn to `collecting`. A conversation that the program refuses to
+ * go on with is given up: the turn is run once more in a new one, which is handed a summary.
+ */
 export async function followTurn(at: TurnAt, services: TurnServices): Promise<void> {
   const { session } = await services.records.get(at.name)
   const ref = sandboxRef(session)
   if (ref === null) throw errors.sandboxLost('the session has no sandbox any more')
   const turn = await services.records.turn(at.name, at.number)
-  const key = runKeys(at.number).main
+  const start = conversationStart(session, turn)
+  const key = turn.handedOff ? runKeys(at.number).handedOff : runKeys(at.number).main
   const deadline = deadlineOf(turn)
-  const run = { key, prompt: promptOf(turn), timeoutMs: deadline.ms }
-  if (turn.stopReason === null) await startAgent(at, { session, turn, run }, services)
+  if (turn.stopReason === null) {
+    const prompt = turn.handedOff ? handOffPromptOf(turn, await services.records.turns(at.name)) : promptOf(turn)
+    const run = { key, prompt, timeoutMs: deadline.ms, conversation: start.conversation }
+    await startAgent(at, { session, turn, run }, services)
+  }
   const endsAt = (turn.startedAt ?? services.clock.now()) + deadline.ms
-  const atDeadline = () => recordStop(at, deadline.reason, services)
-  const end = await followRun(at, { ref, key, endsAt, atDeadline }, services)
+  const atDeadline = () => recordStop(at, { reason: deadline.reason, detail: deadline.detail }, services)
+  const { model } = at.environment
+  const followed = await followRun(at, { ref, key, model, ...start, endsAt, atDeadline }, services)
+  if (followed.end.conversationLost && !turn.handedOff) return handOff(at, followed.end, services)
+  await recordRun(at, followed, services)
+}
+
+/** A run's process, what its program says of it, and the question that it asked by a tool of its own. */
+export interface FollowedEnd {
+  readonly process: RunEnd
+  readonly end: HarnessEnd
+  readonly question: AskedQuestion | null
+}
+
+async function recordRun(at: TurnAt, { process, end, question }: FollowedEnd, services: TurnServices): Promise<void> {
   const shown = await services.events.place(at.name, at.number, {
     kind: 'state',
     state: 'collecting',
-    text: end.state === 'exited' ? `the agent ended with exit status ${end.exitCode}` : `the agent was lost`,
+    text: process.state === 'exited' ? `the agent ended with exit status ${process.exitCode}` : `the agent was lost`,
   })
   await services.records.move(at.name, async ({ session, turn }) => {
     const current = await turn(at.number)
-    const stopReason =
-      current.stopReason ?? (end.state === 'exited' && end.timedOut ? deadlineOf(current).reason : null)
+    const deadline = deadlineOf(current)
+    const timedOut = process.state === 'exited' && process.timedOut
     return {
       message: `turn ${at.number} is being collected`,
-      session,
+      session: { ...session, conversation: conversationAfter(session, at, end) },
       turns: [
         {
           ...current,
           state: 'collecting',
-          stopReason,
-          exitCode: end.state === 'exited' ? end.exitCode : null,
-          error:
-            end.state === 'lost'
-              ? { code: 'sandbox_lost', message: `the agent's process vanished: ${end.reason}` }
-              : null,
+          stopReason: current.stopReason ?? (timedOut ? deadline.reason : null),
+          stopDetail: current.stopDetail ?? (timedOut ? deadline.detail : null),
+          exitCode: process.state === 'exited' ? process.exitCode : null,
+          asked: question,
+          error: failureOf(process, end, question),
         },
       ],
+      index: [putEvent(at.name, shown)],
+    }
+  })
+  services.events.wake(at.name)
+}
+
+function failureOf(process: RunEnd, end: HarnessEnd, question: AskedQuestion | null): TurnRecord['error'] {
+  if (process.state === 'lost')
+    return { code: 'sandbox_lost', message: `the agent's process vanished: ${process.reason}` }
+  return end.failure === null || question !== null ? null : { code: 'agent_failed', message: end.failure }
+}
+
+/** The turn stays running: its next run begins a new conversation. */
+async function handOff(at: TurnAt, end: HarnessEnd, services: TurnServices): Promise<void> {
+  const warning = `the agent's conversation could not be continued (${end.failure ?? 'it is not there any more'}); a new one was handed a summary of the turns so far`
+  const shown = await services.events.place(at.name, at.number, { kind: 'state', state: 'running', text: warning })
+  await services.records.move(at.name, async ({ session, turn }) => {
+    const current = await turn(at.number)
+    return {
+      message: `turn ${at.number} goes on in a new conversation`,
+      session: { ...session, conversation: null },
+      turns: [{ ...current, handedOff: true, warnings: [...current.warnings, services.redactor.text(warning)] }],
       index: [putEvent(at.name, shown)],
     }
   })
@@ -74,22 +102,19 @@ export async function followTurn(at: TurnAt, services: TurnServices): Promise<vo
 type RunEnd = Extract<TurnProcess, { state: 'exited' | 'lost' }>
 
 /** A run to follow, which ends at `endsAt` at the latest (epoch milliseconds). */
-export interface FollowedRun {
-  readonly ref: SandboxRef
-  readonly key: string
+export interface FollowedRun extends StreamedRun {
   readonly endsAt: number
   /** Called before the run is stopped at its deadline, so that a restart knows why. */
   atDeadline(): Promise<void>
 }
 
-/** Follows a run to its end: its output and the agent's progress become events, cancelling and the deadline stop it. */
-export async function followRun(
-  at: TurnAt,
-  { ref, key, endsAt, atDeadline }: FollowedRun,
-  services: TurnServices,
-): Promise<RunEnd> {
+/** Follows a run to its end; cancelling, the deadline, a spent budget and a question of the program's own stop it. */
+export async function followRun(at: TurnAt, run: FollowedRun, services: TurnServices): Promise<FollowedEnd> {
   const { provider } = at.environment
-  let cursors = await savedCursors(at, key, services)
+  const { ref, key } = run
+  const streams = await openStreams(at, run, services)
+  const { budget } = await services.records.turn(at.name, at.number)
+  const earlier = streams.endedBefore ? NO_USAGE : usedBefore(await services.events.ofTurn(at.name, at.number))
   let stopping: Promise<void> | null = null
   const stop = () => {
     stopping ??= provider.stop(ref, key).catch((error: unknown) => {
@@ -100,41 +125,57 @@ export async function followRun(
       stopping = null
     })
   }
+  const keepLimits = async () => {
+    const passed = passedLimit(budget, sumUsage([earlier, streams.used()]))
+    if (passed !== null && stopping === null) {
+      await recordStop(at, { reason: 'over_budget', detail: passedSentence(passed) }, services)
+      stop()
+    }
+    if (streams.question() !== null) stop()
+    if (at.signal.aborted) stop()
+    else if (services.clock.now() > run.endsAt) {
+      if (stopping === null) await run.atDeadline()
+      stop()
+    }
+  }
   for (;;) {
     // The server closes: the agent runs on, and is found again at the next start.
     if (at.signal.aborted && at.signal.reason === 'closing') at.signal.throwIfAborted()
-    if (at.signal.aborted) stop()
-    else if (services.clock.now() > endsAt) {
-      if (stopping === null) await atDeadline()
-      stop()
+    await keepLimits()
+    const output = await provider.read(ref, key, streams.at(), {
+      waitMs: stopping === null ? WAIT_MS : 100,
+      maxBytes: READ_BYTES,
+      ...(at.signal.aborted ? {} : { signal: at.signal }),
+    })
+    const { process } = output
+    const ended = isEnd(process) && output.out.length < READ_BYTES && output.err.length < READ_BYTES
+    await streams.take(output, ended)
+    if (ended && isEnd(process)) {
+      // What it told with its last words counts as well.
+      await keepLimits()
+      const stopped = stopping !== null || (await services.records.turn(at.name, at.number)).stopReason !== null
+      const exitCode = process.state === 'exited' ? process.exitCode : null
+      return { process, end: await streams.end({ exitCode, stopped }), question: streams.question() }
     }
-    const output = await provider.read(
-      ref,
-      key,
-      { out: cursors.out.offset, err: cursors.err.offset },
-      {
-        waitMs: stopping === null ? WAIT_MS : 100,
-        maxBytes: READ_BYTES,
-        ...(at.signal.aborted ? {} : { signal: at.signal }),
-      },
-    )
-    const ended = isEnd(output.process) && output.out.length < READ_BYTES && output.err.length < READ_BYTES
-    const progress =
-      (await provider.readFile(ref, progressPath(at, ref), {
-        offset: cursors.progress.offset,
-        maxBytes: READ_BYTES,
-      })) ?? Buffer.alloc(0)
-    cursors = await takeEvents(at, cursors, { out: output.out, err: output.err, progress }, ended, services)
-    if (ended && isEnd(output.process)) {
-      if (cursors.dropped > 0) await tellDropped(at, cursors.dropped, services)
-      return output.process
-    }
-    if (output.process.state === 'unknown') {
-      if (stopping !== null || (await services.records.turn(at.name, at.number)).stopReason !== null)
-        return { state: 'lost', reason: 'it was stopped before it began' }
-      throw errors.sandboxLost('the record of the run is gone from the sandbox')
-    }
+    if (process.state === 'unknown') return neverBegan(at, streams.conversation(), stopping !== null, services)
     if (at.signal.aborted) await sleep(50)
+  }
+}
+
+async function neverBegan(
+  at: TurnAt,
+  conversation: string | null,
+  stopped: boolean,
+  services: TurnServices,
+): Promise<FollowedEnd> {
+  if (!stopped && (await services.records.turn(at.name, at.number)).stopReason === null)
+    throw errors.sandboxLost('the record of the run is gone from the sandbox')
+  const { session } = await services.records.get(at.name)
+  const cumulative = session.conversation?.cumulative ?? NO_USAGE
+  return {
+    process: { state: 'lost', reason: 'it was stopped before it began' },
+    end: { failure: null, conversationLost: false, conversation, cumulative },
+    question: null,
   }
 }
 
@@ -142,14 +183,10 @@ function isEnd(process: TurnProcess): process is RunEnd {
   return process.state === 'exited' || process.state === 'lost'
 }
 
-function progressPath(at: TurnAt, ref: SandboxRef): string {
-  return `${sessionIoDirectory(at.environment.provider.paths(ref).home, at.name)}/${IO.progress}`
-}
-
 /** Writes down why a turn is about to be stopped; a reason that is there already stays. */
 export async function recordStop(
   at: TurnAt,
-  reason: 'timed_out' | 'over_budget',
+  { reason, detail }: { readonly reason: 'timed_out' | 'over_budget'; readonly detail: string },
   services: TurnServices,
 ): Promise<void> {
   await services.records.move(at.name, async ({ session, turn }) => {
@@ -158,98 +195,7 @@ export async function recordStop(
     return {
       message: `turn ${at.number} is being stopped: ${reason}`,
       session,
-      turns: [{ ...current, stopReason: reason }],
+      turns: [{ ...current, stopReason: reason, stopDetail: detail }],
     }
   })
-}
-
-async function savedCursors(at: TurnAt, run: string, services: TurnServices): Promise<StreamCursors> {
-  const saved = (await services.index.cursors.get(at.name)) as StreamCursors | null
-  if (saved !== null && saved.turn === at.number)
-    return saved.run === run ? saved : { ...saved, run, out: START_OF_LINES, err: START_OF_LINES }
-  return {
-    turn: at.number,
-    run,
-    out: START_OF_LINES,
-    err: START_OF_LINES,
-    progress: START_OF_LINES,
-    kept: 0,
-    keptBytes: 0,
-    dropped: 0,
-  }
-}
-
-interface Chunks {
-  readonly out: Buffer
-  readonly err: Buffer
-  readonly progress: Buffer
-}
-
-/** Turns new bytes into events, which become durable together with the cursors that skip those bytes. */
-async function takeEvents(
-  at: TurnAt,
-  cursors: StreamCursors,
-  chunks: Chunks,
-  ended: boolean,
-  services: TurnServices,
-): Promise<StreamCursors> {
-  const options = { maxBytes: LINE_BYTES, ended }
-  const progress = splitLines(cursors.progress, chunks.progress, options)
-  const err = splitLines(cursors.err, chunks.err, options)
-  const out = splitLines(cursors.out, chunks.out, options)
-  const found = [
-    ...progress.lines.flatMap(progressEvent),
-    ...err.lines.flatMap((line) => parsed(at, 'err', line)),
-    ...out.lines.flatMap((line) => parsed(at, 'out', line)),
-  ]
-  const bodies: RunEventBody[] = []
-  let { kept, keptBytes } = cursors
-  for (const body of found) {
-    const shown = services.redactEvent(body)
-    const bytes = Buffer.byteLength(JSON.stringify(shown))
-    if (kept >= services.limits.maxTurnEvents || keptBytes + bytes > services.limits.maxTurnEventBytes) continue
-    kept++
-    keptBytes += bytes
-    bodies.push(shown)
-  }
-  const next: StreamCursors = {
-    turn: at.number,
-    run: cursors.run,
-    out: out.cursor,
-    err: err.cursor,
-    progress: progress.cursor,
-    kept,
-    keptBytes,
-    dropped: cursors.dropped + found.length - bodies.length,
-  }
-  const moved = [out, err, progress].some(
-    ({ cursor }, place) => cursor.offset !== [cursors.out, cursors.err, cursors.progress][place]?.offset,
-  )
-  if (moved)
-    await services.events.append(at.name, at.number, bodies, [{ section: 'cursors', key: at.name, value: next }])
-  return next
-}
-
-async function tellDropped(at: TurnAt, dropped: number, services: TurnServices): Promise<void> {
-  const message = `${dropped} further lines of output were left out: a turn keeps ${services.limits.maxTurnEvents} events and ${services.limits.maxTurnEventBytes} bytes of them`
-  await services.events.append(at.name, at.number, [{ kind: 'error', scope: 'stream', fatal: false, message }])
-}
-
-function parsed(at: TurnAt, stream: 'out' | 'err', line: OutputLine): readonly RunEventBody[] {
-  const bodies = at.environment.harness.parse(stream, line.text)
-  const { truncated } = line
-  return truncated === null ? bodies : bodies.map((body) => (body.kind === 'message' ? { ...body, truncated } : body))
-}
-
-/** A line of progress.jsonl; what is no JSON object with a message counts as the message itself. */
-function progressEvent(line: OutputLine): RunEventBody[] {
-  if (line.text.trim() === '') return []
-  try {
-    const { message, pct } = JSON.parse(line.text) as { message?: unknown; pct?: unknown }
-    if (typeof message !== 'string') return []
-    const share = typeof pct === 'number' && pct >= 0 && pct <= 100 ? { pct } : {}
-    return [{ kind: 'progress', message, source: 'agent', ...share }]
-  } catch {
-    return [{ kind: 'progress', message: line.text, source: 'agent' }]
-  }
 }

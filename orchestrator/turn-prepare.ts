@@ -1,5 +1,6 @@
 /** The first steps of a turn: a sandbox with a grant, the checkout, what was handed in, and HANGAR_IO. */
 import { errors } from '../domain/errors.ts'
+import type { ConversationStart } from '../domain/harness.ts'
 import { type Oid, safeRelativePath, workBranch, ZERO_OID } from '../domain/names.ts'
 import type { SandboxPaths, SandboxRef } from '../domain/sandbox.ts'
 import type { SessionRecord, SessionSandbox, TurnRecord } from '../domain/session.ts'
@@ -12,6 +13,7 @@ import { promptOf } from './prompt.ts'
 import { attachmentPath, checkpointSandbox, lastWords, reportLines, turnEnvironment } from './sandbox-helper.ts'
 import { putEvent } from './session-events.ts'
 import { deadlineOf, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
+import { restoreConversation } from './turn-conversation.ts'
 
 const GRANT_LIFE_MS = 24 * 3_600_000
 const SETUP_TIMEOUT_MS = 15 * 60_000
@@ -25,10 +27,18 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
   // Two places in the sandbox that do not meet; neither goes on alone when the other has failed.
   const done = await Promise.allSettled([
     checkOut(at, { ref, turn, context, over, env, fresh }),
-    fillIo(at, { ref, turn, env }, services),
+    fillIo(at, { ref, turn, env }, services).then(() =>
+      fresh ? restoreConversation(at, { ref, session }, services) : null,
+    ),
   ])
   for (const part of done) if (part.status === 'rejected') throw part.reason
-  const warnings = done[0].status === 'fulfilled' ? done[0].value : []
+  const [checkedOut, conversation] = done
+  const warnings = checkedOut.status === 'fulfilled' ? [...checkedOut.value] : []
+  const lost = conversation.status === 'fulfilled' ? conversation.value : null
+  if (lost !== null)
+    warnings.push(
+      `the agent's conversation could not be continued (${lost}); a new one was handed a summary of the turns so far`,
+    )
   const shown = await services.events.place(at.name, at.number, {
     kind: 'state',
     state: 'running',
@@ -40,7 +50,11 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
     if (current.stopReason !== null) return null
     return {
       message: `turn ${at.number} is running`,
-      session: { ...session, sandbox: session.sandbox === null ? null : { ...session.sandbox, ready: true } },
+      session: {
+        ...session,
+        sandbox: session.sandbox === null ? null : { ...session.sandbox, ready: true },
+        conversation: lost === null ? (session.conversation ?? null) : null,
+      },
       turns: [
         {
           ...current,
@@ -49,6 +63,7 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
           startedAt: services.clock.now(),
           contextCommit: context,
           warnings,
+          handedOff: lost !== null,
         },
       ],
       index: [putEvent(at.name, shown)],
@@ -245,6 +260,7 @@ export interface AgentRun {
   readonly key: string
   readonly prompt: string
   readonly timeoutMs: number
+  readonly conversation: ConversationStart
 }
 
 /** Starts the agent; safe to call again for the same run. */
@@ -256,11 +272,12 @@ export async function startAgent(
   const ref = sandboxRef(session)
   if (ref === null) throw errors.sandboxLost('the session has no sandbox any more')
   const { provider, harness, secrets } = at.environment
-  const { argv, stdin } = harness.run({ prompt: run.prompt })
+  const { home, repo } = provider.paths(ref)
+  const { argv, env, stdin } = harness.run({ prompt: run.prompt, conversation: run.conversation, home, repo })
   await provider.start(ref, {
     key: run.key,
     argv,
-    env: { ...secrets, ...turnEnvironment(at, session, turn, provider.paths(ref), services) },
+    env: { ...env, ...secrets, ...turnEnvironment(at, session, turn, provider.paths(ref), services) },
     stdin,
     // The supervisor's own deadline comes a little after the server's, which knows the reason; it counts when the server is gone.
     timeoutMs: run.timeoutMs + 5_000,

@@ -1,13 +1,14 @@
 /** The one repair of a turn whose structured result is missing or wrong: the agent is started once more in the same conversation. */
 import { errors, messageOf } from '../domain/errors.ts'
-import type { SandboxRef, TurnProcess } from '../domain/sandbox.ts'
+import type { SandboxRef } from '../domain/sandbox.ts'
 import type { SessionRecord, TurnRecord, TurnRepair } from '../domain/session.ts'
 import { REPAIR_SCRIPT } from '../exchange/io-prepare.ts'
+import { conversationAfter, conversationStart } from './conversation.ts'
 import { repairPromptOf } from './prompt.ts'
 import { lastWords, turnEnvironment } from './sandbox-helper.ts'
 import { putEvent } from './session-events.ts'
 import { deadlineOf, runKeys, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
-import { followRun, recordStop } from './turn-follow.ts'
+import { type FollowedEnd, followRun, recordStop } from './turn-follow.ts'
 import { startAgent } from './turn-prepare.ts'
 
 /** Begins or takes up again the repair that the turn's record names, follows it to its end, and moves the turn back to `collecting`. */
@@ -46,43 +47,42 @@ async function runRepair(at: TurnAt, { session, turn, repair }: Repairing, servi
   const ref = sandboxRef(session)
   if (ref === null || (await at.environment.provider.inspect(ref)).state !== 'up')
     throw errors.sandboxLost('its sandbox is gone')
-  const key = runKeys(at.number).repair
+  const { repair: key } = runKeys(at.number)
   const limit = repairLimit(turn, repair, services)
+  const start = conversationStart(session, turn)
   if (turn.stopReason === null) {
     const prompt = repairPromptOf(turn, repair.reason)
     // Taken up again after a restart, the run may have written its result already.
     if (!(await hasBegun(at, ref, key))) await writePrompt(at, { ref, session, turn, prompt }, services)
     const timeoutMs = Math.max(1_000, limit.endsAt - services.clock.now())
-    await startAgent(at, { session, turn, run: { key, prompt, timeoutMs } }, services)
+    await startAgent(at, { session, turn, run: { key, prompt, timeoutMs, conversation: start.conversation } }, services)
   }
   let late = false
-  const end = await followRun(
-    at,
-    {
-      ref,
-      key,
-      endsAt: limit.endsAt,
-      atDeadline: async () => {
-        late = true
-        if (limit.reason === 'over_budget') await recordStop(at, 'over_budget', services)
-      },
-    },
-    services,
-  )
+  const atDeadline = async () => {
+    late = true
+    if (limit.reason === 'over_budget') await recordStop(at, { reason: limit.reason, detail: limit.detail }, services)
+  }
+  const { model } = at.environment
+  const followed = await followRun(at, { ref, key, model, ...start, endsAt: limit.endsAt, atDeadline }, services)
+  await services.records.move(at.name, async ({ session, turn }) => ({
+    message: `the repair of turn ${at.number} has ended`,
+    session: { ...session, conversation: conversationAfter(session, at, followed.end) },
+    turns: [await turn(at.number)],
+  }))
   if ((await services.records.turn(at.name, at.number)).stopReason !== null) return null
-  return whatFailed(end, late, limit.minutes)
+  return whatFailed(followed, late, limit.minutes)
 }
 
-function whatFailed(end: TurnProcess, late: boolean, minutes: number): string | null {
-  if (late || (end.state === 'exited' && end.timedOut))
+function whatFailed({ process, end }: FollowedEnd, late: boolean, minutes: number): string | null {
+  if (late || (process.state === 'exited' && process.timedOut))
     return `it had not ended after ${Math.round(minutes * 100) / 100} minute(s)`
-  if (end.state !== 'exited') return `its process vanished${end.state === 'lost' ? `: ${end.reason}` : ''}`
-  return end.exitCode === 0 ? null : `it ended with exit status ${end.exitCode}`
+  return process.state === 'lost' ? `its process vanished: ${process.reason}` : end.failure
 }
 
 interface RepairLimit {
   readonly endsAt: number
   readonly reason: 'repair_timeout' | 'over_budget'
+  readonly detail: string
   /** Minutes that the repair has in all. */
   readonly minutes: number
 }
@@ -95,6 +95,7 @@ function repairLimit(turn: TurnRecord, repair: TurnRepair, services: TurnService
   const endsAt = Math.min(turnEnds, repairEnds)
   return {
     endsAt,
+    detail: deadline.detail,
     reason: turnEnds <= repairEnds && deadline.reason === 'over_budget' ? 'over_budget' : 'repair_timeout',
     minutes: Math.max(0, endsAt - repair.startedAt) / 60_000,
   }

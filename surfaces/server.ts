@@ -13,6 +13,7 @@ import type { Caller, TokenCaller } from '../domain/grant.ts'
 import type { Clock, Log, Random } from '../domain/ports.ts'
 import { createRedactor, redactedLog } from '../domain/redact.ts'
 import { createArtifactStore } from '../exchange/artifacts.ts'
+import { createConversationStore } from '../exchange/conversation-state.ts'
 import { createResultChecker } from '../exchange/result-schema.ts'
 import { createRepositories } from '../gateway/git/repositories.ts'
 import { createGrants } from '../gateway/grants.ts'
@@ -27,6 +28,7 @@ import { createTokens } from '../gateway/tokens.ts'
 import { showable } from '../orchestrator/event-text.ts'
 import { createHousekeeping } from '../orchestrator/housekeeping.ts'
 import { createNameClaims } from '../orchestrator/name-claims.ts'
+import { BUILT_IN_PRICES } from '../orchestrator/prices.ts'
 import { createLocalProvider } from '../orchestrator/providers/local.ts'
 import { recover, restoreGrants } from '../orchestrator/recovery.ts'
 import { createSessionControl } from '../orchestrator/session-control.ts'
@@ -131,6 +133,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     const records = createSessionRecords({ repositories, ledger, index, clock })
     const events = createSessionEvents({ index, clock })
     const artifacts = createArtifactStore({ ledger, sealer })
+    const conversations = createConversationStore({ ledger, sealer })
     const results = keep(createResultChecker(), (value) => value.close())
     const turnServices: TurnServices = {
       records,
@@ -138,6 +141,8 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       index,
       grants,
       artifacts,
+      conversations,
+      prices: config.prices ?? BUILT_IN_PRICES,
       results,
       environment: environments.forTurns,
       redactor,

@@ -137,7 +137,17 @@ export function eventView(event: RunEvent): Record<string, unknown> {
   const fields: Record<string, unknown> = {}
   for (const [key, value] of Object.entries(rest))
     fields[key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)] = value
-  if (event.kind === 'usage') fields['usage'] = usageView(event.usage)
+  if (event.kind === 'usage') {
+    const { inputTokens, outputTokens, cacheReadTokens, cacheWriteTokens, costUsd, costSource } = event.usage
+    const figures = {
+      input: inputTokens,
+      output: outputTokens,
+      cache_read: cacheReadTokens,
+      cache_write: cacheWriteTokens,
+    }
+    const { usage: _nested, ...others } = fields
+    return { seq, ts: time(at), turn, kind, ...others, ...figures, cost_usd: costUsd, cost_source: costSource }
+  }
   return { seq, ts: time(at), turn, kind, ...fields }
 }
 

@@ -19,7 +19,7 @@ const PACKAGES: Readonly<Record<string, readonly string[]>> = {
   'ajv-formats': ['exchange/result-schema.ts'],
   '@sinclair/typebox': ['domain/', 'surfaces/', 'orchestrator/harnesses/'],
   express: ['surfaces/', 'hooks/', 'gateway/http/'],
-  'tar-stream': ['exchange/io-prepare.ts', 'exchange/io-collect.ts'],
+  'tar-stream': ['exchange/io-prepare.ts', 'exchange/io-collect.ts', 'exchange/conversation-state.ts'],
   commander: ['cli/'],
   pino: ['cli/commands/serve.ts'],
 }

@@ -1,6 +1,8 @@
 /** `hangar doctor`: what is there and what is missing, one line each. */
 import { spawnSync } from 'node:child_process'
+import { tmpdir } from 'node:os'
 import type { Command } from 'commander'
+import type { Environment } from '../../domain/config.ts'
 import { callJson } from '../client.ts'
 import { createContext } from '../command.ts'
 import { EXIT, Failure } from '../failure.ts'
@@ -23,7 +25,7 @@ export function addDoctorCommand(program: Command): void {
         nodeFinding(),
         gitFinding(),
         ...(await isolationFindings()),
-        await configFinding(),
+        ...(await agentFindings()),
         await serverFinding(context),
       ]
       const mark = {
@@ -85,22 +87,51 @@ async function isolationFindings(): Promise<Finding[]> {
   return [{ level, what: 'isolation', text }]
 }
 
-async function configFinding(): Promise<Finding> {
+async function agentFindings(): Promise<Finding[]> {
   const { readConfig } = await import('../../domain/config.ts')
   try {
     const config = readConfig({ env: process.env })
-    const ready = [...config.environments.values()]
-      .filter((environment) => environment.argv !== null)
-      .map((environment) => environment.name)
-    if (ready.length > 0) return { level: 'ok', what: 'environments', text: `${ready.join(', ')} can run agents` }
+    return Promise.all(
+      [...config.environments.values()].map((environment) => agentFinding(environment, config.dataDir)),
+    )
+  } catch (error) {
+    return [{ level: 'missing', what: 'settings', text: error instanceof Error ? error.message : String(error) }]
+  }
+}
+
+/** The agent program of an environment: whether it is there, and whether its version is one that was tried. */
+async function agentFinding(environment: Environment, dataDir: string): Promise<Finding> {
+  const { findProgram, programOf, SANDBOX_PATH, TESTED_VERSIONS } = await import('../../surfaces/harnesses.ts')
+  const { name, harness } = environment
+  const what = `agents: ${name}`
+  const program = programOf(environment)
+  if (program === null)
     return {
       level: 'warning',
-      what: 'environments',
-      text: `no agent program is set; put {"environments":{"default":{"harness_options":{"argv":["…"]}}}} into ${config.dataDir}/hangar.config.json`,
+      what,
+      text: `no agent program is set; put {"environments":{"${name}":{"harness_options":{"argv":["…"]}}}} into ${dataDir}/hangar.config.json`,
     }
-  } catch (error) {
-    return { level: 'missing', what: 'settings', text: error instanceof Error ? error.message : String(error) }
-  }
+  const file = findProgram(environment)
+  if (file === null)
+    return {
+      level: 'missing',
+      what,
+      text: `${program} is not found; install it, or name its directory in environments.${name}.path`,
+    }
+  if (harness === 'command') return { level: 'ok', what, text: file }
+  const run = spawnSync(file, ['--version'], {
+    encoding: 'utf8',
+    timeout: 60_000,
+    env: { ...environment.env, PATH: [...environment.path, ...SANDBOX_PATH].join(':'), HOME: tmpdir() },
+    input: '',
+  })
+  const version = /\d+\.\d+\.\d+\S*/.exec(`${run.stdout}${run.stderr}`)?.[0] ?? null
+  if (run.status !== 0 || version === null)
+    return { level: 'missing', what, text: `${program} --version failed: ${run.stderr.trim().slice(0, 300)}` }
+  const tested = TESTED_VERSIONS[harness]
+  if (tested === null) return { level: 'warning', what, text: `${program} ${version}; no version of it was ever tried` }
+  if (tested === version) return { level: 'ok', what, text: `${program} ${version}` }
+  return { level: 'warning', what, text: `${program} ${version}; hangar was tried with ${tested}` }
 }
 
 async function serverFinding(context: ReturnType<typeof createContext>): Promise<Finding> {

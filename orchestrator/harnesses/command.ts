@@ -1,7 +1,7 @@
 /** The harness `command`: any program, its prompt on stdin; lines it prints are messages, unless they are run events as JSON. */
 import { Type } from '@sinclair/typebox'
-import type { Harness } from '../../domain/harness.ts'
-import type { RunEventBody } from '../../domain/run-event.ts'
+import type { Harness, HarnessParser, ParserStart } from '../../domain/harness.ts'
+import { NO_USAGE, type RunEventBody, sumUsage, type Usage } from '../../domain/run-event.ts'
 import { parseShape } from '../../domain/schema.ts'
 
 const id = Type.String({ maxLength: 200 })
@@ -45,13 +45,11 @@ const WireEvent = Type.Union([
   Type.Object({
     kind: Type.Literal('usage'),
     scope: Type.Optional(Type.Union([Type.Literal('request'), Type.Literal('turn')])),
-    usage: Type.Object({
-      input_tokens: Type.Optional(count),
-      output_tokens: Type.Optional(count),
-      cache_read_tokens: Type.Optional(count),
-      cache_write_tokens: Type.Optional(count),
-      cost_usd: Type.Optional(Type.Union([Type.Null(), Type.Number({ minimum: 0 })])),
-    }),
+    input: Type.Optional(count),
+    output: Type.Optional(count),
+    cache_read: Type.Optional(count),
+    cache_write: Type.Optional(count),
+    cost_usd: Type.Optional(Type.Union([Type.Null(), Type.Number({ minimum: 0 })])),
     model: Type.Optional(text),
   }),
   Type.Object({
@@ -64,12 +62,54 @@ const WireEvent = Type.Union([
 export function createCommandHarness({ argv }: { argv: readonly string[] }): Harness {
   return {
     kind: 'command',
-    run: ({ prompt }) => ({ argv, stdin: Buffer.from(prompt) }),
-    parse: (stream, line) => {
+    forks: true,
+    maxLineBytes: 65_536,
+    // It keeps what it likes in the directory of its own.
+    state: ['.hangar/conversation'],
+    notKept: [],
+    run: ({ prompt }) => ({ argv, env: {}, stdin: Buffer.from(prompt) }),
+    parser: createCommandParser,
+  }
+}
+
+interface Saved {
+  readonly requests: Usage | null
+  readonly billed: Usage | null
+}
+
+function createCommandParser({ before, conversation, saved }: ParserStart): HarnessParser {
+  const from = (saved as Saved | null) ?? null
+  let requests = from?.requests ?? null
+  let billed = from?.billed ?? null
+  const used = () => billed ?? requests ?? NO_USAGE
+  return {
+    line: (stream, line) => {
       if (line.trim() === '') return []
       if (stream === 'err') return [{ kind: 'message', role: 'stderr', text: line }]
-      return [eventOf(line) ?? { kind: 'message', role: 'assistant', text: line }]
+      // A line that was cut is a message like any other.
+      const event = eventOf(line) ?? { kind: 'message', role: 'assistant', text: line }
+      if (event.kind !== 'usage') return [event]
+      if (event.scope === 'request') {
+        requests = sumUsage([requests ?? NO_USAGE, event.usage])
+        return [event]
+      }
+      // Told once, at the end.
+      billed = event.usage
+      return []
     },
+    used,
+    question: () => null,
+    conversation: () => conversation.id,
+    save: (): Saved => ({ requests, billed }),
+    end: ({ exitCode, stopped }) => ({
+      end: {
+        failure: stopped || exitCode === 0 ? null : `the agent ended with exit status ${exitCode ?? 'unknown'}`,
+        conversationLost: false,
+        conversation: conversation.id,
+        cumulative: sumUsage([before, used()]),
+      },
+      events: billed === null && requests === null ? [] : [{ kind: 'usage', scope: 'turn', usage: used() }],
+    }),
   }
 }
 
@@ -91,14 +131,14 @@ function eventOf(line: string): RunEventBody | null {
       case 'error':
         return { kind: 'error', scope: 'harness', fatal: event.fatal ?? false, message: event.message }
       case 'usage': {
-        const { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd } = event.usage
+        const { input = 0, output = 0, cache_read = 0, cache_write = 0, cost_usd = null } = event
         const usage = {
-          inputTokens: input_tokens ?? 0,
-          outputTokens: output_tokens ?? 0,
-          cacheReadTokens: cache_read_tokens ?? 0,
-          cacheWriteTokens: cache_write_tokens ?? 0,
-          costUsd: cost_usd ?? null,
-          costSource: cost_usd == null ? null : ('reported' as const),
+          inputTokens: input,
+          outputTokens: output,
+          cacheReadTokens: cache_read,
+          cacheWriteTokens: cache_write,
+          costUsd: cost_usd,
+          costSource: cost_usd === null ? null : ('reported' as const),
         }
         const model = event.model === undefined ? {} : { model: event.model }
         return { kind: 'usage', scope: event.scope ?? 'request', usage, ...model }

@@ -58,8 +58,8 @@ const conversation = async (hangar: Hangar, name: string, file: string) => {
 const isRepairing = (hangar: Hangar, name: string) => async () =>
   (await hangar.api('GET', `/api/sessions/${name}`)).body.turns.at(-1).state === 'repairing'
 
-const USAGE = `echo '{"kind":"usage","scope":"turn","usage":{"input_tokens":10,"output_tokens":2,"cost_usd":0.5}}'`
-const USAGE_AGAIN = `echo '{"kind":"usage","scope":"request","usage":{"input_tokens":3}}'; echo '{"kind":"usage","usage":{"output_tokens":4}}'`
+const USAGE = `echo '{"kind":"usage","scope":"turn","input":10,"output":2,"cost_usd":0.5}'`
+const USAGE_AGAIN = `echo '{"kind":"usage","scope":"request","input":3}'; echo '{"kind":"usage","output":4}'`
 
 t.test('the one repair', async (t) => {
   const hangar = await startHangar(t, { agent: AGENT, settings: { HANGAR_EXCHANGE_REPAIR_TIMEOUT_MINUTES: '0.2' } })
@@ -119,7 +119,7 @@ t.test('the one repair', async (t) => {
     await begin(hangar, 'crashing', 'echo work >b.txt', 'exit 9')
     t.match(await ended(hangar, 'crashing'), {
       outcome: 'exited',
-      result_error: /is missing \(the repair: it ended with exit status 9\)/,
+      result_error: /is missing \(the repair: the agent ended with exit status 9\)/,
     })
   })
 

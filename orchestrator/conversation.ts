@@ -1,0 +1,37 @@
+/** Which conversation a run begins or goes on with, and what is known of it afterwards. */
+import { createHash } from 'node:crypto'
+import type { ConversationStart, HarnessEnd } from '../domain/harness.ts'
+import { NO_USAGE, type Usage } from '../domain/run-event.ts'
+import type { SessionConversation, SessionRecord, TurnRecord } from '../domain/session.ts'
+import { runKeys, type TurnAt } from './turn-context.ts'
+
+/** The conversation of the turn's next run, and what it has used so far. The same turn gives the same one, also after a restart. */
+export function conversationStart(
+  session: SessionRecord,
+  turn: TurnRecord,
+): { readonly conversation: ConversationStart; readonly before: Usage } {
+  const known = session.conversation ?? null
+  const key = turn.handedOff ? runKeys(turn.turn).handedOff : runKeys(turn.turn).main
+  const id = uuidOf(`${session.name}\0${session.createdAt}\0${key}`)
+  if (known === null) return { conversation: { kind: 'new', id }, before: NO_USAGE }
+  const conversation: ConversationStart = known.isParents
+    ? { kind: 'fork', parent: known.id, id }
+    : { kind: 'resume', id: known.id }
+  return { conversation, before: known.cumulative }
+}
+
+/** What the session's record says of its conversation after a run. */
+export function conversationAfter(
+  session: SessionRecord,
+  at: TurnAt,
+  { conversation, cumulative }: HarnessEnd,
+): SessionConversation | null {
+  if (conversation === null) return session.conversation ?? null
+  return { harness: at.environment.harness.kind, id: conversation, cumulative, isParents: false }
+}
+
+/** A UUID (version 8: of our own making) from a text. */
+function uuidOf(text: string): string {
+  const hex = createHash('sha256').update(text).digest('hex')
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-8${hex.slice(13, 16)}-8${hex.slice(17, 20)}-${hex.slice(20, 32)}`
+}
