@@ -128,8 +128,9 @@ export async function followRun(at: TurnAt, run: FollowedRun, services: TurnServ
   const keepLimits = async () => {
     const passed = passedLimit(budget, sumUsage([earlier, streams.used()]))
     if (passed !== null && stopping === null) {
-      await recordStop(at, { reason: 'over_budget', detail: passedSentence(passed) }, services)
+      // At once: each moment costs. After a crash in between, the figures that were told say the same again.
       stop()
+      await recordStop(at, { reason: 'over_budget', detail: passedSentence(passed) }, services)
     }
     if (streams.question() !== null) stop()
     if (at.signal.aborted) stop()

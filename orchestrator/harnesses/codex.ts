@@ -33,7 +33,7 @@ export function createCodexHarness({ model, args }: CodexOptions): Harness {
   }
 }
 
-function commandLine({ prompt, conversation, home }: HarnessInput, { model, args }: CodexOptions): HarnessRun {
+function commandLine({ prompt, conversation }: HarnessInput, { model, args }: CodexOptions): HarnessRun {
   const verb =
     conversation.kind === 'new'
       ? []
@@ -50,7 +50,8 @@ function commandLine({ prompt, conversation, home }: HarnessInput, { model, args
       ...id,
       '-',
     ],
-    env: { CODEX_HOME: `${home}/.codex` },
+    // Its home is ~/.codex, which it makes; named by CODEX_HOME it would have to be there.
+    env: {},
     stdin: Buffer.from(prompt),
   }
 }

@@ -19,19 +19,22 @@ export interface PiOptions {
   readonly args: readonly string[]
 }
 
+/** Wherever its other files are. */
+const SESSIONS = '.pi/agent/sessions'
+
 export function createPiHarness(options: PiOptions): Harness {
   return {
     kind: 'pi',
     forks: true,
     maxLineBytes: MAX_JSON_LINE_BYTES,
-    state: ['.pi/agent/sessions'],
+    state: [SESSIONS],
     notKept: ['.pi/agent/auth.json'],
     run: (input) => commandLine(input, options),
     parser: createPiParser,
   }
 }
 
-function commandLine({ prompt, conversation }: HarnessInput, { provider, model, args }: PiOptions): HarnessRun {
+function commandLine({ prompt, conversation, home }: HarnessInput, { provider, model, args }: PiOptions): HarnessRun {
   return {
     argv: [
       ...['pi', '--mode', 'json'],
@@ -40,7 +43,7 @@ function commandLine({ prompt, conversation }: HarnessInput, { provider, model, 
       ...conversationArguments(conversation),
       ...args,
     ],
-    env: { PI_TELEMETRY: '0', PI_OFFLINE: '1' },
+    env: { PI_TELEMETRY: '0', PI_OFFLINE: '1', PI_CODING_AGENT_SESSION_DIR: `${home}/${SESSIONS}` },
     stdin: Buffer.from(prompt),
   }
 }
