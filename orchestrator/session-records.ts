@@ -81,6 +81,7 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
     await index.batch([
       { section: 'sessions', key: session.name, value: { logOid, repo: slug, session } },
       { section: 'order', key: orderKey(session.createdAt, session.name), value: session.name },
+      { section: 'questions', key: session.name, value: session.needsInput === null ? null : true },
       ...(move.turns ?? []).map(
         (turn): IndexChange => ({ section: 'turns', key: turnKey(session.name, turn.turn), value: turn }),
       ),
@@ -147,6 +148,7 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
       await index.batch([
         { section: 'sessions', key: name, value: null },
         { section: 'cursors', key: name, value: null },
+        { section: 'questions', key: name, value: null },
         ...(entry === null ? [] : gone.map((update) => seenMove(entry.repo, update))),
         ...(entry === null
           ? []

@@ -151,6 +151,17 @@ export const WaitShape = Type.Object({
   hint: Type.String({ description: 'What to do next.' }),
 })
 
+export const InboxItemShape = Type.Object({
+  kind: oneOf(['question', 'approval'] as const),
+  ref: Type.String({ description: 'The session or job.' }),
+  repo: Type.String(),
+  turn: Type.Integer(),
+  question: Type.String(),
+  question_options: Type.Array(Type.String()),
+  since: Type.String({ description: 'Since when it waits: ISO 8601, UTC.' }),
+  requester: orNull(Type.String({ description: "The name of the token that sent the turn's message." })),
+})
+
 export const EventShape = Type.Object(
   { seq: Type.Integer(), ts: Time, turn: Type.Integer(), kind: Type.String() },
   { additionalProperties: true, description: 'A run event; its further fields go by its kind.' },

@@ -142,6 +142,19 @@ function hintOf(done: boolean, name: SessionName, turn: TurnRecord): string {
   }
 }
 
+export function inboxView(session: SessionRecord, turn: TurnRecord) {
+  return {
+    kind: 'question',
+    ref: session.name,
+    repo: session.repo,
+    turn: turn.turn,
+    question: session.needsInput,
+    question_options: session.questionOptions,
+    since: time(turn.endedAt ?? session.updatedAt),
+    requester: turn.requester ?? null,
+  }
+}
+
 /** An event on the wire: `ts` for the time, snake_case fields, and only what its kind has. */
 export function eventView(event: RunEvent): Record<string, unknown> {
   const { seq, at, turn, kind, ...rest } = event

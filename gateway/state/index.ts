@@ -38,6 +38,8 @@ export interface Sections {
   runEvents: RunEvent
   /** By `orderKey`; the value is the session's name. Read in reverse for the newest first. */
   order: string
+  /** By session name: those whose question waits for an answer. */
+  questions: true
   /** By id. */
   tokens: Token
   /** By `refSeenKey`. */
@@ -72,7 +74,7 @@ export type IndexChange = {
 }[SectionName]
 
 export type Index = { readonly [S in SectionName]: Section<Sections[S]> } & {
-  /** It was made empty just now, so it wants a full reindex. */
+  /** It was made just now, or by a hangar that kept other sections, so it wants a full reindex. */
   readonly fresh: boolean
   /** All or nothing; a null value deletes. `durable` waits for the disk. */
   batch(changes: readonly IndexChange[], options?: { durable?: boolean }): Promise<void>
@@ -86,6 +88,7 @@ export const SECTIONS: readonly SectionName[] = [
   'cursors',
   'meta',
   'order',
+  'questions',
   'refsSeen',
   'runEvents',
   'sessions',
@@ -110,8 +113,8 @@ export async function openIndex(deps: { readonly dir: string; readonly log: Log 
     await rename(deps.dir, aside)
     return openLevel(deps.dir)
   })
-  const fresh = (await level.get('meta!opened')) === undefined
-  if (fresh) await level.put('meta!opened', 'true')
+  const fresh = (await level.get('meta!sections')) !== JSON.stringify(SECTIONS)
+  if (fresh) await level.put('meta!sections', JSON.stringify(SECTIONS))
   const sections = Object.fromEntries(SECTIONS.map((name) => [name, createSection(level, name)]))
   return {
     ...(sections as { readonly [S in SectionName]: Section<Sections[S]> }),

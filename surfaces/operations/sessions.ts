@@ -48,6 +48,7 @@ const newSession = operation({
       ref: input.ref ?? null,
       environment,
       ...messageOfWire(input),
+      requester: call.caller.name,
       idempotency: call.idempotency,
     })
     return json(201, await view(call, session.name), `/api/sessions/${session.name}`)
@@ -77,6 +78,7 @@ const sendToSession = operation({
     const turn = await call.services.sessions.send(name, {
       ...messageOfWire({ ...input, message: input.message ?? '' }),
       option: input.option ?? null,
+      requester: call.caller.name,
       idempotency: call.idempotency,
     })
     return json(202, turnView(name, turn), `/api/sessions/${name}`)
