@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
-import { EXIT, Failure } from './failure.ts'
+import { EXIT, Failure, Unreachable } from './failure.ts'
 
 export interface Server {
   readonly url: string
@@ -16,6 +16,8 @@ export interface Request {
   readonly body?: unknown
   readonly headers?: Readonly<Record<string, string>>
   readonly signal?: AbortSignal
+  /** After so long without the whole answer the server counts as away. */
+  readonly timeoutMs?: number
 }
 
 interface Problem {
@@ -53,6 +55,10 @@ export async function call(server: Server, request: Request): Promise<Response> 
     for (const one of Array.isArray(value) ? (value as readonly string[]) : [String(value)])
       url.searchParams.append(key, one)
   }
+  const signals = [
+    ...(request.signal === undefined ? [] : [request.signal]),
+    ...(request.timeoutMs === undefined ? [] : [AbortSignal.timeout(request.timeoutMs)]),
+  ]
   let response: Response
   try {
     response = await fetch(url, {
@@ -64,32 +70,53 @@ export async function call(server: Server, request: Request): Promise<Response> 
       },
       redirect: 'error',
       ...(request.body === undefined ? {} : { body: JSON.stringify(request.body) }),
-      ...(request.signal === undefined ? {} : { signal: request.signal }),
+      ...(signals.length === 0 ? {} : { signal: AbortSignal.any(signals) }),
     })
   } catch (cause) {
     if (request.signal?.aborted === true) throw cause
-    throw new Failure(
-      EXIT.unavailable,
-      `no answer from ${server.url}: ${reasonOf(cause)}; is it running? Start it with: hangar serve`,
-      cause,
-    )
+    throw away(server, cause)
   }
   if (response.ok) return response
   throw await refusal(response, server)
 }
 
 export async function callJson<T>(server: Server, request: Request): Promise<T> {
-  return (await (await call(server, request)).json()) as T
+  const text = await (await call(server, request)).text().catch((cause: unknown) => {
+    if (request.signal?.aborted === true) throw cause
+    throw away(server, cause)
+  })
+  try {
+    return JSON.parse(text) as T
+  } catch {
+    throw new Failure(
+      EXIT.unavailable,
+      `${server.url} answered, but not as hangar does; is HANGAR_URL the address of a hangar server?`,
+    )
+  }
+}
+
+/** The server, or the way to it, broke off. */
+export function away(server: Server, cause: unknown): Unreachable {
+  return new Unreachable(
+    `no answer from ${server.url}: ${reasonOf(cause)}`,
+    'is it running? Start it with: hangar serve',
+    cause,
+  )
 }
 
 async function refusal(response: Response, server: Server): Promise<Failure> {
-  const text = await response.text()
+  const text = await response.text().catch(() => '')
   let problem: Problem = {}
   try {
     problem = JSON.parse(text) as Problem
   } catch {
     // Something between us and the server answered.
   }
+  if (problem.detail === undefined && [502, 503, 504].includes(response.status))
+    return new Unreachable(
+      `something before ${server.url} answered ${response.status} ${response.statusText}`,
+      'see whether the server behind it runs',
+    )
   const said = problem.detail ?? `${server.url} answered ${response.status} ${response.statusText}`
   const missing = problem.missing === undefined ? '' : `\nmissing: ${problem.missing.slice(0, 20).join(' ')}`
   const status =
@@ -108,11 +135,12 @@ export interface ServerEvent {
   readonly data: string
 }
 
-/** Reads a stream of server-sent events until it ends. */
-export async function* serverEvents(response: Response): AsyncIterable<ServerEvent> {
+/** Reads a stream of server-sent events until it ends; tells of all that comes, comments too. */
+export async function* serverEvents(response: Response, came: () => void): AsyncIterable<ServerEvent> {
   const decoder = new TextDecoder()
   let buffer = ''
   for await (const chunk of response.body ?? []) {
+    came()
     buffer += decoder.decode(chunk as Uint8Array, { stream: true })
     for (let end = buffer.indexOf('\n\n'); end !== -1; end = buffer.indexOf('\n\n')) {
       const fields = buffer.slice(0, end).split('\n')

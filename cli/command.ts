@@ -41,17 +41,18 @@ export function wholeNumber(value: string): number {
   return Number(value)
 }
 
-/** A file that the user named. */
-export function readNamedFile(path: string): Buffer {
+/** A file that the user named with an option. */
+export function readNamedFile(path: string, option: string): Buffer {
   try {
     return readFileSync(path)
   } catch (cause) {
-    throw usage(`${path} cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`)
+    const { code } = cause as NodeJS.ErrnoException
+    const why = code === 'ENOENT' ? 'there is no such file' : cause instanceof Error ? cause.message : String(cause)
+    throw usage(`${option} ${path} cannot be read: ${why}; give the path of a file`)
   }
 }
 
-/** A message from the argument; `-` reads standard input. */
-export function messageText(argument: string | undefined): string {
-  if (argument !== '-') return argument ?? ''
+/** All of standard input, as text. */
+export function readStandardInput(): string {
   return readFileSync(0, 'utf8')
 }

@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs'
 import { Command } from 'commander'
 import { addDemoCommand } from './commands/demo.ts'
 import { addDoctorCommand } from './commands/doctor.ts'
+import { addInboxCommand } from './commands/inbox.ts'
 import { addRepoCommands } from './commands/repo.ts'
 import { addServeCommand } from './commands/serve.ts'
 import { addSessionCommands } from './commands/session.ts'
@@ -20,6 +21,7 @@ export function createProgram(): Command {
   addDemoCommand(program)
   addDoctorCommand(program)
   addSessionCommands(program)
+  addInboxCommand(program)
   addRepoCommands(program)
   addTokenCommands(program)
   overrideExits(program)

@@ -55,6 +55,7 @@ data directory), else it has its default. A wrong setting stops the start with i
 ${table(['setting', 'variable', 'default', 'what it is'], rows)}
 \`HANGAR_DATA\` is the data directory (default \`\${XDG_DATA_HOME:-~/.local/share}/hangar\`); \`HANGAR_LOG\` the log level (\`info\`); \`HANGAR_URL\` and
 \`HANGAR_TOKEN\` tell the CLI where the server is, when it is not the one of this user on this machine.
+\`HANGAR_RECONNECT_SECONDS\` (120) is for how long commands that wait or follow bear with a server that is away.
 \`HANGAR_UNTRACKED_MB\` (512) and \`HANGAR_UNTRACKED_FILES\` (20000) are the most that \`--from-local\` takes of files that git does not track.
 
 ## Environments
