@@ -80,7 +80,10 @@ t.test('the CLI shows a question with its answers wherever its session is shown'
   t.match(shown.err, /answer with: hangar session send zulu/)
   t.match((await hangar.cli(['session', 'list'])).out, /zulu\tacme\/app\tneeds input\t.*asks: Keep the names\?/)
   const silent = await hangar.cli(['session', 'send', 'zulu'])
-  t.match(silent, { status: 2, err: /zulu asks: Keep the names\?\n {2}1\. Keep them\n {2}2\. Rename them\nanswer with: .*or --option N/ })
+  t.match(silent, {
+    status: 2,
+    err: /zulu asks: Keep the names\?\n {2}1\. Keep them\n {2}2\. Rename them\nanswer with: .*or --option N/,
+  })
 })
 
 t.test(
