@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
-import { EXIT, Failure, Unreachable } from './failure.ts'
+import { EXIT, Failure, Unreachable, usage } from './failure.ts'
 
 export interface Server {
   readonly url: string
@@ -31,20 +31,26 @@ interface Problem {
 /** `HANGAR_URL` and `HANGAR_TOKEN`, else what the server's first start wrote for this user. */
 export function findServer(env: NodeJS.ProcessEnv): Server {
   const file = join(env['XDG_CONFIG_HOME'] ?? join(env['HOME'] ?? homedir(), '.config'), 'hangar', 'cli.json')
-  let saved: Partial<Server> = {}
-  try {
-    saved = JSON.parse(readFileSync(file, 'utf8')) as Partial<Server>
-  } catch {
-    // No server was started by this user here; the environment may still say all.
-  }
-  const url = env['HANGAR_URL'] ?? saved.url ?? 'http://127.0.0.1:4264'
-  const token = env['HANGAR_TOKEN'] ?? saved.token
+  const saved = readSaved(file)
+  const url = env['HANGAR_URL'] ?? saved?.url ?? 'http://127.0.0.1:4264'
+  const token = env['HANGAR_TOKEN'] ?? saved?.token
   if (token === undefined)
     throw new Failure(
       EXIT.unavailable,
-      `no token: start a server on this machine (hangar serve), or set HANGAR_URL and HANGAR_TOKEN; ${file} is not there`,
+      `no token: start a server on this machine (hangar serve), or set HANGAR_URL and HANGAR_TOKEN; ${file} ${saved === null ? 'is not there' : 'holds none'}`,
     )
+  if (!URL.canParse(url) || !/^https?:/i.test(url))
+    throw usage(`HANGAR_URL=${url} is no address of a server; give one such as http://127.0.0.1:4264`)
   return { url: url.replace(/\/+$/, ''), token }
+}
+
+/** What the server's first start wrote; null where there was none by this user here, since the environment may still say all. */
+function readSaved(file: string): Partial<Server> | null {
+  try {
+    return JSON.parse(readFileSync(file, 'utf8')) as Partial<Server>
+  } catch {
+    return null
+  }
 }
 
 /** Sends a request; a refusal becomes a Failure that holds the server's sentence. */
@@ -117,11 +123,26 @@ async function refusal(response: Response, server: Server): Promise<Failure> {
       `something before ${server.url} answered ${response.status} ${response.statusText}`,
       'see whether the server behind it runs',
     )
-  const said = problem.detail ?? `${server.url} answered ${response.status} ${response.statusText}`
+  if (response.status === 401)
+    return new Failure(
+      EXIT.unavailable,
+      `${server.url} does not take this token: it is unknown, expired or revoked; somebody with an admin token makes one with: hangar token create NAME --scope sessions, and HANGAR_TOKEN gives it to this command`,
+    )
+  const said = `${problem.detail ?? `${server.url} answered ${response.status} ${response.statusText}`}${nextTry(response.status, problem)}`
   const missing = problem.missing === undefined ? '' : `\nmissing: ${problem.missing.slice(0, 20).join(' ')}`
   const status =
     response.status === 401 || response.status === 403 || response.status >= 500 ? EXIT.unavailable : EXIT.usage
   return new Failure(status, `${said}${missing}`)
+}
+
+/** The next thing to try, where the server cannot know that there is this command line. */
+function nextTry(status: number, { code, detail = '' }: Problem): string {
+  if (status === 403) return '; somebody with an admin token makes one with: hangar token create NAME --scope SCOPE'
+  if (detail.includes('--from-local')) return ''
+  if (status === 413) return '\ncommit what is big, and hand it over with: --from-local'
+  if ((code === 'invalid_context' || code === 'missing_commits') && /^context\[\d+\] \((?:patch|bundle)/.test(detail))
+    return '\nor hand over a checkout as it is, wherever it stands, with: --from-local'
+  return ''
 }
 
 function reasonOf(cause: unknown): string {

@@ -1,5 +1,6 @@
 /** What every command is given, and how its options are read. */
 import { readFileSync } from 'node:fs'
+import { InvalidArgumentError } from 'commander'
 import { findServer, type Server } from './client.ts'
 import { usage } from './failure.ts'
 import { createOutput, type Output } from './output.ts'
@@ -32,12 +33,12 @@ export function collect(value: string, before: readonly string[]): readonly stri
 
 export function positiveNumber(value: string): number {
   const number = Number(value)
-  if (!(number > 0)) throw usage(`${JSON.stringify(value)} is not a number above 0`)
+  if (!(number > 0)) throw new InvalidArgumentError('Give a number above 0.')
   return number
 }
 
 export function wholeNumber(value: string): number {
-  if (!/^\d{1,9}$/.test(value)) throw usage(`${JSON.stringify(value)} is not a whole number`)
+  if (!/^\d{1,9}$/.test(value)) throw new InvalidArgumentError('Give a whole number.')
   return Number(value)
 }
 

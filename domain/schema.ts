@@ -3,8 +3,9 @@ import type { Static, TSchema } from '@sinclair/typebox'
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv'
 import { errors } from './errors.ts'
 
-const ajv = new Ajv({ strict: false, allErrors: false, useDefaults: true, coerceTypes: false })
-const queryAjv = new Ajv({ strict: false, allErrors: false, useDefaults: true, coerceTypes: true })
+const OPTIONS = { strict: false, allErrors: false, useDefaults: true, verbose: true } as const
+const ajv = new Ajv({ ...OPTIONS, coerceTypes: false })
+const queryAjv = new Ajv({ ...OPTIONS, coerceTypes: true })
 const compiled = new WeakMap<TSchema, ValidateFunction>()
 const compiledQuery = new WeakMap<TSchema, ValidateFunction>()
 
@@ -31,15 +32,25 @@ function check<S extends TSchema>(
     cache.set(schema, validate)
   }
   if (validate(value)) return value as Static<S>
-  throw errors.invalidRequest(`${what}${sentence(validate.errors?.[0])}`)
+  throw errors.invalidRequest(`${what}${sentence(validate.errors ?? [])}`)
 }
 
 /** Where and what, as in `.context[2].kind must be equal to one of the allowed values (file, text)`. */
-function sentence(error: ErrorObject | undefined): string {
+function sentence(found: readonly ErrorObject[]): string {
+  const [error] = found
   if (error === undefined) return ' is not valid'
   const place = error.instancePath.replace(/\/(\d+)/g, '[$1]').replace(/\//g, '.')
   const params = error.params as Record<string, unknown>
-  const allowed = params['allowedValues'] ?? params['additionalProperty']
+  const where = place === '' ? '' : ` at ${place}`
+  // A union of literals gives an error for each of them.
+  const literals = found.filter((one) => one.keyword === 'const' && one.instancePath === error.instancePath)
+  if (error.keyword === 'const' && literals.length > 1)
+    return `${where}: must be one of ${literals.map((one) => String(one.schema)).join(', ')}`
+  const description = (error.parentSchema as { description?: string } | undefined)?.description
+  const allowed =
+    params['allowedValues'] ??
+    params['additionalProperty'] ??
+    (error.keyword === 'pattern' ? description?.replace(/\.$/, '') : undefined)
   const detail = allowed === undefined ? '' : ` (${Array.isArray(allowed) ? allowed.join(', ') : String(allowed)})`
-  return `${place === '' ? '' : ` at ${place}`}: ${error.message ?? 'is not valid'}${detail}`
+  return `${where}: ${error.message ?? 'is not valid'}${detail}`
 }

@@ -134,7 +134,8 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
     },
     turn: async (name, number) => {
       const found = await index.turns.get(turnKey(name, number))
-      if (found === null) throw errors.notFound(`session ${name} has no turn ${number}`)
+      if (found === null)
+        throw errors.notFound(`session ${name} has no turn ${number}; see: hangar session show ${name}`)
       return found
     },
     turns: async (name) => (await index.turns.range({ prefix: `${name}/` })).map(([, turn]) => turn),

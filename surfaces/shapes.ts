@@ -13,7 +13,10 @@ const oneOf = <T extends string>(values: readonly T[], options = {}) =>
 
 const Commit = Type.String({ description: 'A commit id, 40 hex digits.' })
 const Time = Type.String({ description: 'ISO 8601, UTC.' })
-export const SessionRef = Type.String({ description: "The session's name.", pattern: '^[a-z0-9][a-z0-9-]{0,62}$' })
+export const SessionRef = Type.String({
+  description: "The session's name: 1 to 63 of a-z, 0-9 and -, beginning with a letter or digit.",
+  pattern: '^[a-z0-9][a-z0-9-]{0,62}$',
+})
 
 export const BudgetShape = Type.Object(
   {

@@ -235,5 +235,7 @@ async function view(call: Call, name: SessionName) {
 function checkHarness(call: Call, environment: string, harness: string | undefined): void {
   const configured = call.services.config.environments.get(environment)
   if (harness !== undefined && configured !== undefined && configured.harness !== harness)
-    throw errors.harnessUnusable(`environment ${environment} runs the harness ${configured.harness}, not ${harness}`)
+    throw errors.harnessUnusable(
+      `environment ${environment} runs the harness ${configured.harness}, not ${harness}; leave the harness out, or choose another environment`,
+    )
 }
