@@ -112,6 +112,12 @@ export const SETTINGS = [
     doc: 'Artifacts of one turn together, in MB.',
   },
   {
+    path: 'exchange.inline_artifact_kb',
+    schema: Positive,
+    default: DEFAULT_LIMITS.inlineArtifactBytes / 1024,
+    doc: 'Largest artifact, and largest patch, that an MCP answer holds in itself, in KB; larger ones are fetched over REST or by the CLI.',
+  },
+  {
     path: 'gateway.max_push_mb',
     schema: Positive,
     default: mb(DEFAULT_LIMITS.maxPushBytes),
@@ -226,6 +232,7 @@ export function readConfig(sources: ConfigSources): Config {
       maxArtifacts: number('exchange.max_artifacts'),
       maxArtifactBytes: number('exchange.max_artifact_mb') * MB,
       maxArtifactsBytes: number('exchange.max_artifacts_mb') * MB,
+      inlineArtifactBytes: number('exchange.inline_artifact_kb') * 1024,
       maxPushBytes: number('gateway.max_push_mb') * MB,
       maxGitProcesses: number('gateway.max_git_processes'),
     },

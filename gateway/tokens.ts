@@ -23,7 +23,7 @@ export interface Tokens {
   /** null for an unknown, revoked or expired secret. */
   authenticate(secret: string): TokenCaller | null
   /** Whether the token that authenticated is still neither revoked nor expired. */
-  isLive(caller: TokenCaller): boolean
+  isLive(caller: Pick<TokenCaller, 'id'>): boolean
 }
 
 export interface TokensDeps {

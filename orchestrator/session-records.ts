@@ -50,6 +50,8 @@ export interface SessionRecords {
   forget(name: SessionName, moves: readonly RefUpdate[]): Promise<void>
   /** Calls back after each move of the session; returns its removal. */
   onMove(name: SessionName, listener: () => void): () => void
+  /** How many listen. */
+  listening(): number
 }
 
 export interface SessionRecordsDeps {
@@ -163,6 +165,7 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
       moves.on(name, listener)
       return () => moves.off(name, listener)
     },
+    listening: () => moves.eventNames().reduce((sum, name) => sum + moves.listenerCount(name), 0),
   }
 }
 

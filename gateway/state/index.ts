@@ -1,4 +1,4 @@
-/** What can be looked up fast and rebuilt from git: LevelDB in typed sections. Deleting its directory loses nothing but open cursors. */
+/** What can be looked up fast and rebuilt from git: LevelDB in typed sections. Deleting its directory loses nothing but open cursors and MCP sessions. */
 import { randomBytes } from 'node:crypto'
 import { mkdir, rename } from 'node:fs/promises'
 import { Level } from 'level'
@@ -28,6 +28,17 @@ export interface SessionEntry {
   readonly session: SessionRecord
 }
 
+/** How an MCP client began its session, kept so that it goes on after a restart of the server. */
+export interface McpSessionRecord {
+  /** Whose it is; no other token finds it. */
+  readonly tokenId: string
+  /** The client's `initialize` message. */
+  readonly initialize: unknown
+  /** URIs that the client is subscribed to. */
+  readonly watched: readonly string[]
+  readonly usedAt: number
+}
+
 /** Each section with the type of its values. */
 export interface Sections {
   /** By session name. */
@@ -48,6 +59,8 @@ export interface Sections {
   storeEvents: StoreEvent
   /** By session name; how far the output of its turn was taken in. */
   cursors: unknown
+  /** By session id. The one section that nothing else could give back: reindexing leaves it as it is. */
+  mcpSessions: McpSessionRecord
   meta: unknown
 }
 export type SectionName = keyof Sections
@@ -86,6 +99,7 @@ export type Index = { readonly [S in SectionName]: Section<Sections[S]> } & {
 /** In the order of the database; `!` ends a section's name in its keys. */
 export const SECTIONS: readonly SectionName[] = [
   'cursors',
+  'mcpSessions',
   'meta',
   'order',
   'questions',
