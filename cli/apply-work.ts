@@ -8,7 +8,7 @@ import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
 import { checkOut } from './check-out.ts'
 import { type Checkout, gitIn, revParse, sessionRefs, tryGitIn } from './checkout.ts'
-import { call, type Server } from './client.ts'
+import { call, callJson, type Server } from './client.ts'
 import { protectedWork, usage } from './failure.ts'
 import { moveBranch, refuseLostCommits, refuseOtherWorktrees } from './local-branch.ts'
 import { hasCommit, haves } from './local-work.ts'
@@ -32,11 +32,29 @@ export interface Pulled {
   readonly checkedOut: boolean
 }
 
+/** The same by the session's name; `branch` null is the usual one. */
+export async function pullByName(
+  checkout: Checkout,
+  options: Omit<PullOptions, 'session' | 'branch'> & { readonly name: string; readonly branch: string | null },
+): Promise<Pulled> {
+  const { name, branch, ...rest } = options
+  const session = await callJson<WireSession>(rest.server, { path: `/api/sessions/${encodeURIComponent(name)}` })
+  return pullSession(checkout, { ...rest, session, branch: branch ?? `hangar/${name}` })
+}
+
+/** What a pull did, and the next thing to do. */
+export function pulledText(pulled: Pulled, name: string): string {
+  const at = pulled.head === null ? 'no commits yet' : pulled.head.slice(0, 12)
+  if (pulled.checkedOut) return `you are on ${pulled.branch} at ${at}, with the session's uncommitted changes`
+  if (!pulled.moved) return `${pulled.branch} is up to date at ${at}`
+  return `${pulled.branch} is at ${at}; look at it with: git log ${pulled.branch}\ntake over its uncommitted changes as well with: hangar session pull ${name} --checkout`
+}
+
 /** Parent 1 of a checkpoint whose HEAD was unborn, as hangar-agent makes it. */
 const UNBORN = '4f16da4ccd063e4a1b9518d1152b8e77df2aa266'
 
 /** Fetches and applies; throws a `protected` failure before it touches anything that it would overwrite. */
-export async function pullSession(checkout: Checkout, options: PullOptions): Promise<Pulled> {
+async function pullSession(checkout: Checkout, options: PullOptions): Promise<Pulled> {
   const { name } = options.session
   const tips = await fetchTips(checkout, options)
   const branchRef = `refs/heads/${options.branch}`

@@ -138,7 +138,7 @@ async function refusal(response: Response, server: Server): Promise<Failure> {
 /** The next thing to try, where the server cannot know that there is this command line. */
 function nextTry(status: number, { code, detail = '' }: Problem): string {
   if (status === 403) return '; somebody with an admin token makes one with: hangar token create NAME --scope SCOPE'
-  if (detail.includes('--from-local')) return ''
+  if (/--from-local|hangar [a-z]/.test(detail)) return ''
   if (status === 413) return '\ncommit what is big, and hand it over with: --from-local'
   if ((code === 'invalid_context' || code === 'missing_commits') && /^context\[\d+\] \((?:patch|bundle)/.test(detail))
     return '\nor hand over a checkout as it is, wherever it stands, with: --from-local'

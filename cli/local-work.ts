@@ -19,10 +19,12 @@ export interface HandedOver {
 
 export interface HandOverOptions {
   readonly server: Server
-  readonly output: Output
+  readonly output: Pick<Output, 'say'>
   /** The repo that the user named; null: matched by remotes. */
   readonly repo: string | null
   readonly createRepo: boolean
+  /** Ask on the terminal, where there is one, whether the repo is to be hosted. */
+  readonly mayAsk: boolean
 }
 
 /**
@@ -57,8 +59,9 @@ export async function repoFor(checkout: Checkout, options: HandOverOptions): Pro
   if (found !== undefined) return found
   const wanted = options.repo ?? localSlug(checkout)
   const unknown = `the server at ${options.server.url} does not know this checkout (no remote of it names a repo there, and there is no ${wanted})`
-  if (!options.createRepo && !(await agrees(`${unknown}.\nHost it there as ${wanted}? [y/N] `)))
-    throw usage(`${unknown}; host it there with --create-repo, or name another repo with --repo`)
+  const agreed =
+    options.createRepo || (options.mayAsk && (await agrees(`${unknown}.\nHost it there as ${wanted}? [y/N] `)))
+  if (!agreed) throw usage(`${unknown}; host it there with --create-repo, or name another repo with --repo`)
   if (existsSync(join(checkout.commonDir, 'shallow')))
     throw usage(
       `this checkout is shallow, so the server cannot host its history as ${wanted}; run: git fetch --unshallow`,

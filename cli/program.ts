@@ -4,6 +4,7 @@ import { Command } from 'commander'
 import { addDemoCommand } from './commands/demo.ts'
 import { addDoctorCommand } from './commands/doctor.ts'
 import { addInboxCommand } from './commands/inbox.ts'
+import { addMcpCommand } from './commands/mcp.ts'
 import { addRepoCommands } from './commands/repo.ts'
 import { addServeCommand } from './commands/serve.ts'
 import { addSessionCommands } from './commands/session.ts'
@@ -22,6 +23,7 @@ export function createProgram(): Command {
   addDoctorCommand(program)
   addSessionCommands(program)
   addInboxCommand(program)
+  addMcpCommand(program)
   addRepoCommands(program)
   addTokenCommands(program)
   overrideExits(program)

@@ -1,13 +1,13 @@
 /** `hangar session patch|pull|artifacts` */
 import { join } from 'node:path'
 import type { Command } from 'commander'
-import { pullSession } from '../apply-work.ts'
+import { pullByName, pulledText } from '../apply-work.ts'
 import { findCheckout } from '../checkout.ts'
 import { call, callJson } from '../client.ts'
 import { type Context, createContext, wholeNumber } from '../command.ts'
 import { usage } from '../failure.ts'
 import { saveFile } from '../save-file.ts'
-import type { Listed, WireArtifact, WireSession } from '../wire.ts'
+import type { Listed, WireArtifact } from '../wire.ts'
 
 export function addSessionOutCommands(session: Command): void {
   session
@@ -49,22 +49,14 @@ export function addSessionOutCommands(session: Command): void {
 async function pull(name: string, options: { checkout?: boolean; force?: boolean; branch?: string }): Promise<void> {
   const context = createContext({})
   const checkout = findCheckout(context.cwd)
-  const session = await callJson<WireSession>(context.server(), { path: path(name) })
-  const pulled = await pullSession(checkout, {
+  const pulled = await pullByName(checkout, {
     server: context.server(),
-    session,
-    branch: options.branch ?? `hangar/${name}`,
+    name,
+    branch: options.branch ?? null,
     checkout: options.checkout === true,
     force: options.force === true,
   })
-  const { say } = context.output
-  const at = pulled.head === null ? 'no commits yet' : pulled.head.slice(0, 12)
-  if (pulled.checkedOut) say(`you are on ${pulled.branch} at ${at}, with the session's uncommitted changes`)
-  else if (pulled.moved)
-    say(
-      `${pulled.branch} is at ${at}; look at it with: git log ${pulled.branch}\ntake over its uncommitted changes as well with: hangar session pull ${name} --checkout`,
-    )
-  else say(`${pulled.branch} is up to date at ${at}`)
+  context.output.say(pulledText(pulled, name))
 }
 
 interface ArtifactOptions {

@@ -193,7 +193,13 @@ async function ended(
 }
 
 function localOptions(context: Context, options: MessageOptions, repo: string | null) {
-  return { server: context.server(), output: context.output, repo, createRepo: options.createRepo === true }
+  return {
+    server: context.server(),
+    output: context.output,
+    repo,
+    createRepo: options.createRepo === true,
+    mayAsk: true,
+  }
 }
 
 async function repoHere(context: Context): Promise<string> {

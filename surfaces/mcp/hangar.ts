@@ -14,7 +14,8 @@ export interface HangarFeaturesDeps {
   readonly progress?: Partial<ProgressOptions>
 }
 
-const INSTRUCTIONS = `Hangar hands work to coding agents in sandboxes and gives it back by git.
+/** What a model is told of the whole. */
+export const INSTRUCTIONS = `Hangar hands work to coding agents in sandboxes and gives it back by git.
 1. new_session begins a session on a repo with a message, and hands over what you have in context: commits as a bundle, uncommitted changes as a patch, files. list_repos says which repos there are.
 2. wait_for_turn waits for the turn to end; when it answers done: false, call it again.
 3. outcome needs_input is a question: answer it with send_to_session, then wait again. Send further messages the same way.

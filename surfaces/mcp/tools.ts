@@ -44,7 +44,7 @@ type Tooled = Operation & { readonly tool: ToolTraits }
 
 export function createTools(deps: ToolsDeps): Tools {
   const { services, log } = deps
-  const tooled = deps.operations.filter((operation): operation is Tooled => operation.tool !== undefined)
+  const tooled = deps.operations.filter(isTooled)
   const byName = new Map(tooled.map((operation) => [operation.name, operation]))
   const definitions = new Map(tooled.map((operation) => [operation.name, definitionOf(operation)]))
   const words = createToolWords(deps.operations)
@@ -97,6 +97,15 @@ export function createTools(deps: ToolsDeps): Tools {
 }
 
 type Input = Readonly<Record<string, unknown>>
+
+/** The tools that a caller with every scope sees. */
+export function toolDefinitions(operations: readonly Operation[]): Tool[] {
+  return operations.filter(isTooled).map(definitionOf)
+}
+
+function isTooled(operation: Operation): operation is Tooled {
+  return operation.tool !== undefined
+}
 
 /** What tools/list says of an operation. Its schemas go out as they are. */
 export function definitionOf({ name, summary, input, output, tool }: Tooled): Tool {

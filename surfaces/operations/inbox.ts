@@ -14,6 +14,14 @@ const listInbox = operation({
   name: 'list_inbox',
   summary: 'Lists the questions that wait for a person, the oldest first.',
   scope: 'read',
+  cli: 'inbox',
+  tool: {
+    title: 'List waiting questions',
+    advice:
+      'Of all sessions that the token covers. A person answers, or you do with send_to_session when you know the answer.',
+    example: {},
+    effect: 'reads',
+  },
   method: 'get',
   path: '/api/inbox',
   input: Type.Object(
