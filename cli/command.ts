@@ -53,7 +53,7 @@ export function readNamedFile(path: string, option: string): Buffer {
   }
 }
 
-/** All of standard input, as text. */
-export function readStandardInput(): string {
-  return readFileSync(0, 'utf8')
+/** All of standard input. */
+export function readStandardInput(): Buffer {
+  return readFileSync(0)
 }

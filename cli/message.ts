@@ -54,7 +54,7 @@ export function messageOptions(command: Command): Command {
 export function messageText(argument: string | undefined, options: MessageOptions): string {
   if (argument !== '-') return argument ?? ''
   if (options.file.includes('-')) throw usage('standard input can be the message (-) or a file (--file -), not both')
-  return readStandardInput()
+  return readStandardInput().toString('utf8')
 }
 
 /** The request's fields. Throws a usage failure with the option's name for what cannot be read or does not go together. */
@@ -101,7 +101,7 @@ function attachedFiles(paths: readonly string[]): object[] {
   if (paths.filter((path) => path === '-').length > 1) throw usage('standard input can be attached once (--file -)')
   return paths.map((path) =>
     path === '-'
-      ? { kind: 'file', name: 'stdin.txt', content: readStandardInput() }
+      ? { kind: 'file', name: 'stdin.txt', content: readStandardInput().toString('base64'), encoding: 'base64' }
       : { kind: 'file', ...contentOf(path, '--file') },
   )
 }

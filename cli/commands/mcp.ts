@@ -16,6 +16,10 @@ export function addMcpCommand(program: Command): void {
 }
 
 async function bridge(version: string): Promise<void> {
+  if (process.stdin.isTTY === true)
+    process.stderr.write(
+      'hangar mcp: this talks JSON-RPC with an MCP client, which is to start it: docs/mcp-bridge.md\n',
+    )
   const { runBridge } = await import('../../surfaces/mcp/bridge.ts')
   for (const signal of ['SIGTERM', 'SIGINT'] as const)
     process.once(signal, () => {

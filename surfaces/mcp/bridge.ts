@@ -17,6 +17,8 @@ export interface BridgeDeps extends Pick<LinkDeps, 'target' | 'events'> {
 
 /** Two bundles at their cap, in base64. */
 const MAX_MESSAGE_BYTES = 160 * 1_048_576
+/** What is only told must not hold up what comes after it. */
+const TELL_MS = 10_000
 const FIRST_PAUSE_MS = 500
 const LONGEST_PAUSE_MS = 15_000
 const RPC = { invalidRequest: -32600, internal: -32603, away: -32000 } as const
@@ -109,7 +111,8 @@ class Bridge {
   /** Sends what needs no answer; while the server is away there is nobody to tell. */
   async #tell(message: JsonRpcMessage): Promise<void> {
     if (!this.#link.open) return
-    await this.#link.tell(message, this.#closing.signal).catch((error: unknown) => this.#trouble(error))
+    const signal = AbortSignal.any([this.#closing.signal, AbortSignal.timeout(TELL_MS)])
+    await this.#link.tell(message, signal).catch((error: unknown) => this.#trouble(error))
   }
 
   async #requested(message: JsonRpcMessage, id: JsonRpcId): Promise<void> {

@@ -5,6 +5,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
 import { Client } from '@modelcontextprotocol/sdk/client/index.js'
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js'
 import {
@@ -13,6 +14,7 @@ import {
   ToolListChangedNotificationSchema,
 } from '@modelcontextprotocol/sdk/types.js'
 import t, { type Test } from 'tap'
+import { readLines } from '../../surfaces/mcp/json-lines.ts'
 import { freePort, type Served, serve } from './served.ts'
 import {
   api,
@@ -233,6 +235,26 @@ t.test('with a server that runs', async (story) => {
     t.match((await call('pull_session', { name: 'handed', directory: join(dir, 'fresh') })).data, { moved: true })
   })
 
+  await story.test('a later message hands over what was done in the checkout meanwhile', async (t) => {
+    const checkout = join(dir, 'later')
+    await shell(dir, 'git clone -q -b main app later')
+    await shell(checkout, `git remote set-url origin ${served.url}/git/acme/app.git`)
+    const begun = await call('new_session', { name: 'later', message: 'true', from_local: true, checkout })
+    t.notOk(begun.failed, begun.text)
+    t.match((await call('wait_for_turn', { ref: 'later' })).data, { outcome: 'exited' })
+    await shell(checkout, 'echo meanwhile >>b.txt; git commit -q -a -m meanwhile; echo loose >loose.txt')
+    const sent = await call('send_to_session', {
+      ref: 'later',
+      message: 'test -f loose.txt && git log -1 --format=%s',
+      from_local: true,
+      checkout,
+    })
+    t.match(sent, { failed: false, data: { turn: 2 } })
+    t.match((await call('wait_for_turn', { ref: 'later' })).data, { outcome: 'exited', summary: 'meanwhile' })
+    const both = { ref: 'later', message: 'true', from_local: true, create_repo: true, checkout }
+    t.match(await call('send_to_session', both), { failed: true, text: /create_repo/ })
+  })
+
   await story.test('resources, completion, updates of what is subscribed to, and questions pass', async (t) => {
     const { resources } = await client.listResources()
     const artifact = resources.find(({ uri }) => uri.includes('more%20file'))
@@ -370,6 +392,33 @@ t.test('while the server is away, killed, or new', async (story) => {
     t.ok(readFileSync(file, 'utf8'))
   })
   story.notMatch(said(), served.token)
+})
+
+t.test('lines are read however they are cut', async (t) => {
+  const read = async (chunks: readonly (string | Buffer)[], maxBytes = 100) => {
+    const lines: unknown[] = []
+    for await (const line of readLines(Readable.from(chunks.map((chunk) => Buffer.from(chunk))), maxBytes))
+      lines.push(line.kind === 'message' ? line.message.id : line.code)
+    return lines
+  }
+  const text = Buffer.from('{"jsonrpc":"2.0","id":"ü","method":"m"}\r\n\n{"jsonrpc":"2.0","id":2,"result":{}}\nrest')
+  for (let at = 0; at < text.length; at++)
+    t.strictSame(await read([text.subarray(0, at), text.subarray(at)]), ['ü', 2], `cut at ${at}`)
+  t.strictSame(await read([...text].map((byte) => Buffer.from([byte]))), ['ü', 2])
+  const long = `{"jsonrpc":"2.0","id":1,"method":"${'x'.repeat(200)}"}\n`
+  t.strictSame(await read([long, text]), [-32600, 'ü', 2], 'too long a line is refused, and those after it are read')
+  t.strictSame(await read([...`${long}${text.toString()}`]), [-32600, 'ü', 2])
+  for (const bad of [
+    '1',
+    '"x"',
+    'null',
+    '[{}]',
+    '{}',
+    '{"jsonrpc":"2.0"}',
+    '{"jsonrpc":"2.0","id":{},"method":"m"}',
+    '{"jsonrpc":"2.0","method":"m","params":[]}',
+  ])
+    t.strictSame(await read([`${bad}\n`]), [-32600], bad)
 })
 
 t.test('line by line', async (story) => {
