@@ -22,6 +22,8 @@ export interface PullOptions {
   readonly checkout: boolean
   /** Overwrite commits of the local branch that the session does not have. */
   readonly force: boolean
+  /** Ends what goes on between here and the server when it aborts; the checkout's own move is not cut off. */
+  readonly signal?: AbortSignal
 }
 
 export interface Pulled {
@@ -38,7 +40,10 @@ export async function pullByName(
   options: Omit<PullOptions, 'session' | 'branch'> & { readonly name: string; readonly branch: string | null },
 ): Promise<Pulled> {
   const { name, branch, ...rest } = options
-  const session = await callJson<WireSession>(rest.server, { path: `/api/sessions/${encodeURIComponent(name)}` })
+  const session = await callJson<WireSession>(rest.server, {
+    path: `/api/sessions/${encodeURIComponent(name)}`,
+    ...(rest.signal === undefined ? {} : { signal: rest.signal }),
+  })
   return pullSession(checkout, { ...rest, session, branch: branch ?? `hangar/${name}` })
 }
 
@@ -106,9 +111,13 @@ interface Tips {
 }
 
 /** Brings the session's objects into the checkout's store, and says where branch and checkpoint are. */
-async function fetchTips(checkout: Checkout, { server, session }: PullOptions): Promise<Tips> {
+async function fetchTips(checkout: Checkout, { server, session, signal }: PullOptions): Promise<Tips> {
   const path = `/api/sessions/${session.name}/pull`
-  const response = await call(server, { path, query: { have: await haves(checkout) } })
+  const response = await call(server, {
+    path,
+    query: { have: await haves(checkout) },
+    ...(signal === undefined ? {} : { signal }),
+  })
   if (response.status === 204 || response.body === null) {
     const tips: Tips = { head: session.head_commit, checkpoint: session.checkpoint?.commit ?? null }
     for (const oid of [tips.head, tips.checkpoint])

@@ -25,6 +25,8 @@ export interface HandOverOptions {
   readonly createRepo: boolean
   /** Ask on the terminal, where there is one, whether the repo is to be hosted. */
   readonly mayAsk: boolean
+  /** Ends what goes on between here and the server when it aborts. */
+  readonly signal?: AbortSignal
 }
 
 /**
@@ -43,7 +45,7 @@ export async function handOver<T>(
     for (const warning of snapshot.warnings) options.output.say(`note: ${warning}`)
     await seed(checkout, repo, options)
     const ref = `refs/hangar/incoming/${randomBytes(8).toString('hex')}`
-    await push({ checkout, server: options.server, repo, env: snapshot.env }, [`${snapshot.commit}:${ref}`])
+    await push({ ...options, checkout, repo, env: snapshot.env }, [`${snapshot.commit}:${ref}`])
     const taken = await use({ repo: repo.slug, commit: snapshot.commit })
     await keepSnapshot(checkout, snapshot, sessionRefs(session).handed)
     return taken
@@ -52,7 +54,7 @@ export async function handOver<T>(
 
 /** The server's repo for this checkout: named, matched, or made now. */
 export async function repoFor(checkout: Checkout, options: HandOverOptions): Promise<WireRepo> {
-  const { items } = await callJson<Listed<WireRepo>>(options.server, { path: '/api/repos' })
+  const { items } = await callJson<Listed<WireRepo>>(options.server, { ...signalOf(options), path: '/api/repos' })
   const find = (slug: string) => items.find((repo) => repo.slug.toLowerCase() === slug.toLowerCase())
   const slug = options.repo ?? matchRepo(checkout, items)
   const found = slug === null ? undefined : find(slug)
@@ -67,7 +69,12 @@ export async function repoFor(checkout: Checkout, options: HandOverOptions): Pro
       `this checkout is shallow, so the server cannot host its history as ${wanted}; run: git fetch --unshallow`,
     )
   options.output.say(`hosting this checkout as ${wanted}`)
-  return callJson<WireRepo>(options.server, { method: 'POST', path: '/api/repos', body: { slug: wanted } })
+  const request = { method: 'POST', path: '/api/repos', body: { slug: wanted } } as const
+  return callJson<WireRepo>(options.server, { ...signalOf(options), ...request })
+}
+
+function signalOf({ signal }: HandOverOptions): { readonly signal?: AbortSignal } {
+  return signal === undefined ? {} : { signal }
 }
 
 async function agrees(question: string): Promise<boolean> {
@@ -82,7 +89,7 @@ async function agrees(question: string): Promise<boolean> {
 
 /** A hosted repo without branches gets the checkout's published history, so that the session has a base. */
 async function seed(checkout: Checkout, repo: WireRepo, options: HandOverOptions): Promise<void> {
-  const remote = { checkout, server: options.server, repo, env: {} }
+  const remote = { ...options, checkout, repo, env: {} }
   if (await hasBranches(remote)) return
   const start = await publishedCommit(checkout)
   if (start === null) return

@@ -47,20 +47,26 @@ const local: LocalWork = {
       const checkout = findCheckout(request.directory)
       const repo = request.begins
         ? request.repo
-        : (await callJson<WireSession>(server, { path: `/api/sessions/${encodeURIComponent(request.session)}` })).repo
-      const options = { server, repo, createRepo: request.createRepo, mayAsk: false, output: { say: request.note } }
+        : (
+            await callJson<WireSession>(server, {
+              path: `/api/sessions/${encodeURIComponent(request.session)}`,
+              signal: request.signal,
+            })
+          ).repo
+      const options = {
+        server,
+        repo,
+        createRepo: request.createRepo,
+        mayAsk: false,
+        signal: request.signal,
+        output: { say: request.note },
+      }
       return handOver(checkout, options, request.session, use)
     }),
-  pull: ({ directory, name, branch, checkout, force }) =>
+  pull: ({ directory, ...request }) =>
     inToolWords(async () => {
-      const pulled = await pullByName(findCheckout(directory), {
-        server: findServer(process.env),
-        name,
-        branch,
-        checkout,
-        force,
-      })
-      return { ...pulled, text: toolWords(pulledText(pulled, name)) }
+      const pulled = await pullByName(findCheckout(directory), { server: findServer(process.env), ...request })
+      return { ...pulled, text: toolWords(pulledText(pulled, request.name)) }
     }),
 }
 

@@ -13,6 +13,7 @@ export interface LocalWork {
       readonly begins: boolean
       readonly createRepo: boolean
       note(text: string): void
+      readonly signal: AbortSignal
     },
     use: (handed: { readonly repo: string; readonly commit: string }) => Promise<T>,
   ): Promise<T>
@@ -22,6 +23,8 @@ export interface LocalWork {
     readonly branch: string | null
     readonly checkout: boolean
     readonly force: boolean
+    /** The way to the server is cut by it, never a change of the checkout. */
+    readonly signal: AbortSignal
   }): Promise<Pulled>
 }
 
@@ -134,10 +137,16 @@ Example: ${PULL}({"name":"csv-fix","checkout":true})`,
   }
 }
 
+interface LocalDeps {
+  readonly local: LocalWork
+  readonly directory: string
+  readonly signal: AbortSignal
+}
+
 /** How a call of a tool is answered here; null: it is the server's. */
 export function localCall(
   message: JsonRpcMessage,
-  deps: { readonly local: LocalWork; readonly directory: string },
+  deps: LocalDeps,
 ): ((forward: Forward) => Promise<JsonRpcMessage>) | null {
   const name = message.params?.['name']
   const given = message.params?.['arguments']
@@ -159,7 +168,7 @@ export function refusal(id: JsonRpcMessage['id'], text: string): JsonRpcMessage 
 async function handOver(
   message: JsonRpcMessage,
   { from_local: fromLocal, checkout, create_repo: createRepo, ...args }: Arguments,
-  { local, directory }: { readonly local: LocalWork; readonly directory: string },
+  { local, directory, signal }: LocalDeps,
   forward: Forward,
 ): Promise<JsonRpcMessage> {
   const begins = message.params?.['name'] === 'new_session'
@@ -186,6 +195,7 @@ async function handOver(
     begins,
     createRepo: createRepo === true,
     note: (text: string) => notes.push(text),
+    signal,
   }
   try {
     return await local.handOver(request, async ({ repo, commit }) => {
@@ -220,7 +230,7 @@ function withNotes(answer: JsonRpcMessage, notes: readonly string[]): JsonRpcMes
 async function pull(
   message: JsonRpcMessage,
   args: Arguments,
-  { local, directory }: { readonly local: LocalWork; readonly directory: string },
+  { local, directory, signal }: LocalDeps,
 ): Promise<JsonRpcMessage> {
   const { name, checkout, branch, force, directory: named } = args
   const unknown = Object.keys(args).find((key) => !['name', 'checkout', 'branch', 'force', 'directory'].includes(key))
@@ -239,6 +249,7 @@ async function pull(
     branch: typeof branch === 'string' ? branch : null,
     checkout: checkout === true,
     force: force === true,
+    signal,
   })
   const structuredContent = {
     branch: pulled.branch,

@@ -180,7 +180,7 @@ class Bridge {
   }
 
   #called(message: JsonRpcMessage, signal: AbortSignal): Promise<JsonRpcMessage> {
-    const call = localCall(message, this.#deps)
+    const call = localCall(message, { ...this.#deps, signal })
     if (call === null) return this.#forward(message, signal)
     const work = call(async (own) => {
       signal.throwIfAborted()

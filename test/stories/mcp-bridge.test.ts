@@ -3,7 +3,9 @@
  * taken back exactly, and a server that is away, killed or new is borne.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { createServer } from 'node:http'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { Client } from '@modelcontextprotocol/sdk/client/index.js'
@@ -517,6 +519,32 @@ t.test('line by line', async (story) => {
     const idle = start(t, where)
     t.equal(await idle.close(), 0, 'also before it began')
   })
+})
+
+t.test('it ends at once although the server it pushes to hangs, and leaves no git', async (t) => {
+  const where = await place(t)
+  await shell(where.dir, 'git init -q -b main app; cd app; echo one >a.txt; git add .; git commit -q -m base')
+  let pushed = false
+  const hanging = createServer((req, res) => {
+    if (req.url === '/mcp') res.writeHead(503).end()
+    else if (req.url?.startsWith('/api/repos') === true)
+      res.end(JSON.stringify({ items: [{ slug: 'local/app', url: 'http://nowhere/x.git', upstream: null }] }))
+    else pushed = true
+  }).listen(0, '127.0.0.1')
+  await once(hanging, 'listening')
+  t.teardown(() => {
+    hanging.closeAllConnections()
+    hanging.close()
+  })
+  const url = `http://127.0.0.1:${(hanging.address() as { port: number }).port}`
+  const raw = start(t, { ...where, env: { ...where.env, HANGAR_URL: url, HANGAR_TOKEN: 'hgt_x' } })
+  raw.send({ jsonrpc: '2.0', id: 1, method: 'initialize', params: { protocolVersion: '2025-06-18' } })
+  await raw.answer(1)
+  const call = { name: 'new_session', arguments: { name: 'hangs', message: 'true', from_local: true } }
+  raw.send({ jsonrpc: '2.0', id: 2, method: 'tools/call', params: call })
+  await waitUntil('git asks the server', () => pushed)
+  t.equal(await raw.close(), 0)
+  t.equal((await run('pgrep', ['-f', `${url}/git/`])).out, '')
 })
 
 interface RawMessage {
