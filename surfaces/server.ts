@@ -69,6 +69,8 @@ export interface HangarServer {
   readonly isolation: { readonly level: 'ok' | 'warning'; readonly text: string }
   /** What is at work: MCP sessions, requests and streams, and who waits for moves and events of sessions. */
   activity(): ServerActivity
+  /** Lets idle MCP sessions go now; once a minute it happens by itself. */
+  sweepMcp(): Promise<void>
   /** Stops listening, lets go of running turns (agents run on), closes the store. */
   close(): Promise<void>
 }
@@ -259,6 +261,7 @@ export async function startServer({ config, log, cliFile, ...options }: ServerOp
       firstStart: welcome.made,
       isolation: await local.describe(),
       activity: () => ({ mcp: mcp.stats(), waiters: records.listening() + events.listening() }),
+      sweepMcp: mcp.sweep,
       close: () => closeAll(undo, log),
     }
   } catch (error) {

@@ -88,9 +88,9 @@ async function post(
   caller: TokenCaller,
   sessions: McpSessions,
 ): Promise<void> {
-  if (body === undefined && req.is('json') !== false)
-    throw new HttpRefusal(400, RPC.parse, 'the body is empty; send one JSON-RPC message')
-  const message = readMessage(body ?? {})
+  if (req.is('json') === false) throw new HttpRefusal(415, RPC.transport, 'send the body as application/json')
+  if (body === undefined) throw new HttpRefusal(400, RPC.parse, 'the body is empty; send one JSON-RPC message')
+  const message = readMessage(body)
   const known = await findSession(req, caller, sessions)
   if (known === null && message.kind === 'request' && message.method === 'initialize') {
     const { session, opened } = await sessions.open(caller, body)

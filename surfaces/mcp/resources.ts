@@ -181,7 +181,7 @@ const TEMPLATES: readonly ResourceTemplate[] = [
 function resourcesOf(session: SessionRecord, turns: readonly TurnRecord[]): Resource[] {
   const artifacts = turns
     .flatMap((turn) => turn.artifacts.map((artifact) => ({ artifact, endedAt: turn.endedAt ?? turn.createdAt })))
-    .sort((a, b) => b.artifact.turn - a.artifact.turn)
+    .sort((a, b) => b.artifact.turn - a.artifact.turn || (a.artifact.path < b.artifact.path ? -1 : 1))
   return [
     {
       uri: sessionUri(session.name),

@@ -31,8 +31,8 @@ export interface McpSessionDeps {
   readonly keepAliveMs: number
   /** Shared by all sessions: each of the SDK's own costs some hundred kilobytes. */
   readonly validator: jsonSchemaValidator
-  /** Called when what the session watches has changed, with all of it. */
-  watching(uris: readonly string[]): void
+  /** Called when what the session watches has changed, with all of it; the client hears yes once it is kept. */
+  watching(uris: readonly string[]): Promise<void>
   /** Told of what the SDK could not send or understand. */
   trouble(error: Error): void
 }
@@ -223,7 +223,7 @@ export class McpSession {
       server.setRequestHandler(SubscribeRequestSchema, ({ params }, extra) =>
         this.#handle(extra, async ({ caller }) => {
           await this.#watch(params.uri, caller)
-          this.#deps.watching([...this.#watched.keys()])
+          await this.#deps.watching([...this.#watched.keys()])
           return {}
         }),
       )
@@ -231,7 +231,7 @@ export class McpSession {
         this.#handle(extra, async () => {
           this.#watched.get(params.uri)?.()
           this.#watched.delete(params.uri)
-          this.#deps.watching([...this.#watched.keys()])
+          await this.#deps.watching([...this.#watched.keys()])
           return {}
         }),
       )

@@ -98,7 +98,7 @@ export async function createMcpSessions(deps: McpSessionsDeps): Promise<McpSessi
       features,
       validator,
       keepAliveMs: limits.keepAliveMs,
-      watching: (watched) => void save(id, (record) => ({ ...record, watched })),
+      watching: (watched) => save(id, (record) => ({ ...record, watched })),
       // What the SDK reports here is mostly an answer to a client that is gone.
       trouble: (error) => log.info({ session: id.slice(0, 6), error: error.message }, 'mcp'),
     })

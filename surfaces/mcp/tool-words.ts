@@ -18,11 +18,16 @@ export function createToolWords(operations: readonly Operation[]): (sentence: st
     })
 }
 
+/** The same refusal, its sentence in the words that are given. */
+export function reworded(error: unknown, words: (sentence: string) => string): unknown {
+  return error instanceof HangarError ? new HangarError(error.code, words(error.message), error.details, error) : error
+}
+
 /** An answer that says no: a sentence, then `code`, and where they apply `item`, `reason` and `missing`, each on a line. */
-export function refusal(error: unknown, words: (sentence: string) => string): CallToolResult {
+export function refusal(error: unknown): CallToolResult {
   const { detail, code, item_index: index, item_name: name, reason, missing } = problemOf(error)
   const lines = [
-    error instanceof HangarError ? words(detail) : detail,
+    detail,
     `code: ${code}`,
     ...(index === undefined ? [] : [`item: context[${index}]${name === undefined ? '' : ` ${name}`}`]),
     ...(reason === undefined || detail.includes(reason) ? [] : [`reason: ${reason}`]),

@@ -20,7 +20,7 @@ import {
 } from '../operations/operation.ts'
 import { contentBlock, mimeOf } from './content.ts'
 import type { McpCall } from './features.ts'
-import { createToolWords, refusal } from './tool-words.ts'
+import { createToolWords, refusal, reworded } from './tool-words.ts'
 import { type ProgressOptions, tellingProgress } from './wait.ts'
 
 export interface ToolsDeps {
@@ -54,18 +54,20 @@ export function createTools(deps: ToolsDeps): Tools {
     checkScope(call.caller, operation.scope)
     const idempotency = markOf(operation, args, call.caller)
     const input = parseShape(operation.input, { ...args }, `the arguments of ${operation.name}`) as Input
-    const operationCall: Call = { caller: call.caller, surface: 'mcp', services, signal: call.signal, idempotency }
-    const handle = (given: Input) => operation.handle(operationCall, given)
-    const reply =
-      operation.tool.waits === true
-        ? await wait(operationCall, call, input, handle)
-        : idempotency === null
-          ? await handle(input)
-          : await share(idempotency.key, () => handle(input))
+    const reply = await perform(operation, input, call, idempotency).catch((error: unknown) => {
+      throw reworded(error, words)
+    })
     // It may have taken minutes; nothing is shown to a token that was revoked meanwhile.
     if (!services.tokens.isLive(call.caller))
       throw errors.unauthenticated(`token ${call.caller.name} was revoked or has expired`)
     return resultOf(operation, input, reply, services)
+  }
+
+  const perform = async (operation: Tooled, input: Input, call: McpCall, idempotency: IdempotencyMark | null) => {
+    const operationCall: Call = { caller: call.caller, surface: 'mcp', services, signal: call.signal, idempotency }
+    const handle = (given: Input) => operation.handle(operationCall, given)
+    if (operation.tool.waits === true) return wait(operationCall, call, input, handle)
+    return idempotency === null ? handle(input) : share(idempotency.key, () => handle(input))
   }
 
   const wait = async (operationCall: Call, call: McpCall, input: Input, handle: (input: Input) => Promise<Reply>) => {
@@ -90,7 +92,7 @@ export function createTools(deps: ToolsDeps): Tools {
             { tool: name, error: messageOf(error), stack: error instanceof Error ? error.stack : undefined },
             'a tool failed',
           )
-        return refusal(error, words)
+        return refusal(error)
       })
     },
   }

@@ -25,7 +25,7 @@ const getEvents = operation({
     {
       ref: SessionRef,
       since: Type.Optional(Type.Integer({ minimum: 0, default: 0, description: 'Only events after this seq.' })),
-      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000, default: 200 })),
+      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000, default: 200, description: 'Events a page.' })),
     },
     strict,
   ),

@@ -129,7 +129,7 @@ const listSessions = operation({
       repo: Type.Optional(Type.String({ description: 'Only sessions of this repo, owner/name.' })),
       state: Type.Optional(Type.String({ description: 'creating, idle, running, suspended, closed or failed.' })),
       needs_input: Type.Optional(Type.Boolean({ description: 'Only sessions that wait for an answer.' })),
-      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 200, default: PAGE })),
+      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 200, default: PAGE, description: 'Sessions a page.' })),
       cursor: Type.Optional(
         Type.String({ pattern: '^[0-9]{15}/[a-z0-9-]{1,63}$', description: 'next_cursor of the page before.' }),
       ),
