@@ -6,7 +6,7 @@ import type { SessionRecord, TurnRecord } from '../../domain/session.ts'
 import { orderKey } from '../../gateway/state/index.ts'
 import { InboxItemShape, listOf } from '../shapes.ts'
 import { inboxView } from '../views.ts'
-import { type Call, json, type Operation, operation } from './operation.ts'
+import { type Call, fitPage, json, type Operation, operation } from './operation.ts'
 
 const PAGE = 50
 
@@ -26,8 +26,10 @@ const listInbox = operation({
   path: '/api/inbox',
   input: Type.Object(
     {
-      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 200, default: PAGE })),
-      cursor: Type.Optional(Type.String({ pattern: '^[0-9]{15}/[a-z0-9-]{1,63}$' })),
+      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 200, default: PAGE, description: 'At most so many.' })),
+      cursor: Type.Optional(
+        Type.String({ pattern: '^[0-9]{15}/[a-z0-9-]{1,63}$', description: 'next_cursor of the page before.' }),
+      ),
     },
     { additionalProperties: false },
   ),
@@ -41,10 +43,10 @@ const listInbox = operation({
       .map((question) => ({ ...question, key: orderKey(question.turn.endedAt ?? 0, question.session.name) }))
       .filter(({ key }) => input.cursor === undefined || key > input.cursor)
       .sort((a, b) => (a.key < b.key ? -1 : 1))
-    const page = waiting.slice(0, limit)
+    const page = fitPage(call.surface, waiting.slice(0, limit))
     return json(200, {
       items: page.map(({ session, turn }) => inboxView(session, turn)),
-      next_cursor: waiting.length > limit ? (page.at(-1)?.key ?? null) : null,
+      next_cursor: waiting.length > page.length ? (page.at(-1)?.key ?? null) : null,
     })
   },
 })
