@@ -16,6 +16,7 @@ const PAGES: Readonly<Record<string, () => string>> = {
   'errors.md': errorsPage,
   'api.md': apiPage,
   'cli.md': cliPage,
+  'mcp-tools.md': toolsPage,
 }
 
 const checking = process.argv.includes('--check')
@@ -94,7 +95,7 @@ function apiPage(): string {
 
 \`${operation.name}\` · scope \`${operation.scope}\` · answers ${operation.status}${operation.output === null ? ` with \`${operation.contentType ?? 'application/octet-stream'}\`` : ''}
 
-${operation.summary}
+${operation.summary}${operation.restNote === undefined ? '' : ` ${operation.restNote}`}
 
 ${fields.length === 0 ? '' : table(['field', 'type', 'what it is'], fields)}`
   })
@@ -105,6 +106,42 @@ ${fields.length === 0 ? '' : table(['field', 'type', 'what it is'], fields)}`
 
 Without a token: \`/healthz\`, \`/readyz\`, \`/openapi.json\`, and \`/.well-known/hangar-key.asc\`, the public key that hangar's commits are signed with.
 
+${parts.join('\n')}`
+}
+
+function toolsPage(): string {
+  const tools = OPERATIONS.flatMap((operation) =>
+    operation.tool === undefined ? [] : [{ ...operation, tool: operation.tool }],
+  )
+  const overview = tools.map(({ name, scope, summary, tool }) => [
+    `[\`${name}\`](#${name})`,
+    `\`${scope}\``,
+    `${tool.effect}${tool.idempotentBy === undefined ? '' : ', may be repeated'}`,
+    summary,
+  ])
+  const parts = tools.map(({ name, input, output, tool }) => {
+    const fields = Object.entries(input.properties as Record<string, TSchema>).map(([field, schema]) => [
+      `\`${field}\`${(input.required ?? []).includes(field) ? '' : ' (optional)'}`,
+      typeOf(schema),
+      schema.description ?? '',
+    ])
+    return `## \`${name}\`
+
+${tool.advice}
+
+${fields.length === 0 ? '' : table(['argument', 'type', 'what it is'], fields)}
+Answers ${output === null ? 'with the content itself' : 'with `structuredContent`, and the same as text'}${tool.artifacts === undefined ? '' : ', and links to the artifacts'}. Example:
+
+\`\`\`json
+${JSON.stringify(tool.example, null, 2)}
+\`\`\`
+`
+  })
+  return `# MCP tools
+
+The tools that [\`/mcp\`](mcp.md) offers; a token sees those that its scopes cover. Each is the REST operation of the same name ([api.md](api.md)).
+
+${table(['tool', 'scope', 'effect', 'what it does'], overview)}
 ${parts.join('\n')}`
 }
 

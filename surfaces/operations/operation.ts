@@ -87,6 +87,8 @@ export interface ToolTraits<I extends TObject = TObject> {
 export interface Operation<I extends TObject = TObject> {
   readonly name: string
   readonly summary: string
+  /** What holds over REST only. */
+  readonly restNote?: string
   readonly scope: Scope
   /** `{name}` parts are taken from the path; of a GET or DELETE the rest is the query, of others the body. */
   readonly method: 'get' | 'post' | 'delete'

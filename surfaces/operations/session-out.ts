@@ -10,7 +10,8 @@ const strict = { additionalProperties: false } as const
 
 const getEvents = operation({
   name: 'get_events',
-  summary: "Reads a session's run events; with Accept: text/event-stream they come live, resumable by Last-Event-ID.",
+  summary: "Reads a session's run events.",
+  restNote: 'With Accept: text/event-stream they come live, resumable by Last-Event-ID.',
   scope: 'read',
   method: 'get',
   path: '/api/sessions/{ref}/events',
