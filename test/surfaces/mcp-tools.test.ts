@@ -167,7 +167,7 @@ t.test('tools', async (t) => {
         'a base that the server lacks',
         'new_session',
         { name: 'x', repo: 'acme/app', message: 'x', context: [{ ...bundle, base_commit: oid }] },
-        new RegExp(`code: missing_commits[sS]*missing: ${oid}`),
+        new RegExp(`code: missing_commits[^]*missing: ${oid}`),
       ],
       [
         'a patch that does not apply',
