@@ -8,7 +8,7 @@ import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
 import { checkOut } from './check-out.ts'
 import { type Checkout, gitIn, revParse, sessionRefs, tryGitIn } from './checkout.ts'
-import { call, type Server } from './client.ts'
+import { call, callJson, type Server } from './client.ts'
 import { protectedWork, usage } from './failure.ts'
 import { moveBranch, refuseLostCommits, refuseOtherWorktrees } from './local-branch.ts'
 import { hasCommit, haves } from './local-work.ts'
@@ -22,6 +22,8 @@ export interface PullOptions {
   readonly checkout: boolean
   /** Overwrite commits of the local branch that the session does not have. */
   readonly force: boolean
+  /** Ends what goes on between here and the server when it aborts; the checkout's own move is not cut off. */
+  readonly signal?: AbortSignal
 }
 
 export interface Pulled {
@@ -32,11 +34,32 @@ export interface Pulled {
   readonly checkedOut: boolean
 }
 
+/** The same by the session's name; `branch` null is the usual one. */
+export async function pullByName(
+  checkout: Checkout,
+  options: Omit<PullOptions, 'session' | 'branch'> & { readonly name: string; readonly branch: string | null },
+): Promise<Pulled> {
+  const { name, branch, ...rest } = options
+  const session = await callJson<WireSession>(rest.server, {
+    path: `/api/sessions/${encodeURIComponent(name)}`,
+    ...(rest.signal === undefined ? {} : { signal: rest.signal }),
+  })
+  return pullSession(checkout, { ...rest, session, branch: branch ?? `hangar/${name}` })
+}
+
+/** What a pull did, and the next thing to do. */
+export function pulledText(pulled: Pulled, name: string): string {
+  const at = pulled.head === null ? 'no commits yet' : pulled.head.slice(0, 12)
+  if (pulled.checkedOut) return `you are on ${pulled.branch} at ${at}, with the session's uncommitted changes`
+  if (!pulled.moved) return `${pulled.branch} is up to date at ${at}`
+  return `${pulled.branch} is at ${at}; look at it with: git log ${pulled.branch}\ntake over its uncommitted changes as well with: hangar session pull ${name} --checkout`
+}
+
 /** Parent 1 of a checkpoint whose HEAD was unborn, as hangar-agent makes it. */
 const UNBORN = '4f16da4ccd063e4a1b9518d1152b8e77df2aa266'
 
 /** Fetches and applies; throws a `protected` failure before it touches anything that it would overwrite. */
-export async function pullSession(checkout: Checkout, options: PullOptions): Promise<Pulled> {
+async function pullSession(checkout: Checkout, options: PullOptions): Promise<Pulled> {
   const { name } = options.session
   const tips = await fetchTips(checkout, options)
   const branchRef = `refs/heads/${options.branch}`
@@ -88,9 +111,13 @@ interface Tips {
 }
 
 /** Brings the session's objects into the checkout's store, and says where branch and checkpoint are. */
-async function fetchTips(checkout: Checkout, { server, session }: PullOptions): Promise<Tips> {
+async function fetchTips(checkout: Checkout, { server, session, signal }: PullOptions): Promise<Tips> {
   const path = `/api/sessions/${session.name}/pull`
-  const response = await call(server, { path, query: { have: await haves(checkout) } })
+  const response = await call(server, {
+    path,
+    query: { have: await haves(checkout) },
+    ...(signal === undefined ? {} : { signal }),
+  })
   if (response.status === 204 || response.body === null) {
     const tips: Tips = { head: session.head_commit, checkpoint: session.checkpoint?.commit ?? null }
     for (const oid of [tips.head, tips.checkpoint])

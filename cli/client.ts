@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
-import { EXIT, Failure } from './failure.ts'
+import { EXIT, Failure, Unreachable, usage } from './failure.ts'
 
 export interface Server {
   readonly url: string
@@ -16,6 +16,8 @@ export interface Request {
   readonly body?: unknown
   readonly headers?: Readonly<Record<string, string>>
   readonly signal?: AbortSignal
+  /** After so long without the whole answer the server counts as away. */
+  readonly timeoutMs?: number
 }
 
 interface Problem {
@@ -29,20 +31,26 @@ interface Problem {
 /** `HANGAR_URL` and `HANGAR_TOKEN`, else what the server's first start wrote for this user. */
 export function findServer(env: NodeJS.ProcessEnv): Server {
   const file = join(env['XDG_CONFIG_HOME'] ?? join(env['HOME'] ?? homedir(), '.config'), 'hangar', 'cli.json')
-  let saved: Partial<Server> = {}
-  try {
-    saved = JSON.parse(readFileSync(file, 'utf8')) as Partial<Server>
-  } catch {
-    // No server was started by this user here; the environment may still say all.
-  }
-  const url = env['HANGAR_URL'] ?? saved.url ?? 'http://127.0.0.1:4264'
-  const token = env['HANGAR_TOKEN'] ?? saved.token
+  const saved = readSaved(file)
+  const url = env['HANGAR_URL'] ?? saved?.url ?? 'http://127.0.0.1:4264'
+  const token = env['HANGAR_TOKEN'] ?? saved?.token
   if (token === undefined)
     throw new Failure(
       EXIT.unavailable,
-      `no token: start a server on this machine (hangar serve), or set HANGAR_URL and HANGAR_TOKEN; ${file} is not there`,
+      `no token: start a server on this machine (hangar serve), or set HANGAR_URL and HANGAR_TOKEN; ${file} ${saved === null ? 'is not there' : 'holds none'}`,
     )
+  if (!URL.canParse(url) || !/^https?:/i.test(url))
+    throw usage(`HANGAR_URL=${url} is no address of a server; give one such as http://127.0.0.1:4264`)
   return { url: url.replace(/\/+$/, ''), token }
+}
+
+/** What the server's first start wrote; null where there was none by this user here, since the environment may still say all. */
+function readSaved(file: string): Partial<Server> | null {
+  try {
+    return JSON.parse(readFileSync(file, 'utf8')) as Partial<Server>
+  } catch {
+    return null
+  }
 }
 
 /** Sends a request; a refusal becomes a Failure that holds the server's sentence. */
@@ -53,6 +61,10 @@ export async function call(server: Server, request: Request): Promise<Response> 
     for (const one of Array.isArray(value) ? (value as readonly string[]) : [String(value)])
       url.searchParams.append(key, one)
   }
+  const signals = [
+    ...(request.signal === undefined ? [] : [request.signal]),
+    ...(request.timeoutMs === undefined ? [] : [AbortSignal.timeout(request.timeoutMs)]),
+  ]
   let response: Response
   try {
     response = await fetch(url, {
@@ -64,37 +76,73 @@ export async function call(server: Server, request: Request): Promise<Response> 
       },
       redirect: 'error',
       ...(request.body === undefined ? {} : { body: JSON.stringify(request.body) }),
-      ...(request.signal === undefined ? {} : { signal: request.signal }),
+      ...(signals.length === 0 ? {} : { signal: AbortSignal.any(signals) }),
     })
   } catch (cause) {
     if (request.signal?.aborted === true) throw cause
-    throw new Failure(
-      EXIT.unavailable,
-      `no answer from ${server.url}: ${reasonOf(cause)}; is it running? Start it with: hangar serve`,
-      cause,
-    )
+    throw away(server, cause)
   }
   if (response.ok) return response
   throw await refusal(response, server)
 }
 
 export async function callJson<T>(server: Server, request: Request): Promise<T> {
-  return (await (await call(server, request)).json()) as T
+  const text = await (await call(server, request)).text().catch((cause: unknown) => {
+    if (request.signal?.aborted === true) throw cause
+    throw away(server, cause)
+  })
+  try {
+    return JSON.parse(text) as T
+  } catch {
+    throw new Failure(
+      EXIT.unavailable,
+      `${server.url} answered, but not as hangar does; is HANGAR_URL the address of a hangar server?`,
+    )
+  }
+}
+
+/** The server, or the way to it, broke off. */
+export function away(server: Server, cause: unknown): Unreachable {
+  return new Unreachable(
+    `no answer from ${server.url}: ${reasonOf(cause)}`,
+    'is it running? Start it with: hangar serve',
+    cause,
+  )
 }
 
 async function refusal(response: Response, server: Server): Promise<Failure> {
-  const text = await response.text()
+  const text = await response.text().catch(() => '')
   let problem: Problem = {}
   try {
     problem = JSON.parse(text) as Problem
   } catch {
     // Something between us and the server answered.
   }
-  const said = problem.detail ?? `${server.url} answered ${response.status} ${response.statusText}`
+  if (problem.detail === undefined && [502, 503, 504].includes(response.status))
+    return new Unreachable(
+      `something before ${server.url} answered ${response.status} ${response.statusText}`,
+      'see whether the server behind it runs',
+    )
+  if (response.status === 401)
+    return new Failure(
+      EXIT.unavailable,
+      `${server.url} does not take this token: it is unknown, expired or revoked; somebody with an admin token makes one with: hangar token create NAME --scope sessions, and HANGAR_TOKEN gives it to this command`,
+    )
+  const said = `${problem.detail ?? `${server.url} answered ${response.status} ${response.statusText}`}${nextTry(response.status, problem)}`
   const missing = problem.missing === undefined ? '' : `\nmissing: ${problem.missing.slice(0, 20).join(' ')}`
   const status =
     response.status === 401 || response.status === 403 || response.status >= 500 ? EXIT.unavailable : EXIT.usage
   return new Failure(status, `${said}${missing}`)
+}
+
+/** The next thing to try, where the server cannot know that there is this command line. */
+function nextTry(status: number, { code, detail = '' }: Problem): string {
+  if (status === 403) return '; somebody with an admin token makes one with: hangar token create NAME --scope SCOPE'
+  if (/--from-local|hangar [a-z]/.test(detail)) return ''
+  if (status === 413) return '\ncommit what is big, and hand it over with: --from-local'
+  if ((code === 'invalid_context' || code === 'missing_commits') && /^context\[\d+\] \((?:patch|bundle)/.test(detail))
+    return '\nor hand over a checkout as it is, wherever it stands, with: --from-local'
+  return ''
 }
 
 function reasonOf(cause: unknown): string {
@@ -108,11 +156,12 @@ export interface ServerEvent {
   readonly data: string
 }
 
-/** Reads a stream of server-sent events until it ends. */
-export async function* serverEvents(response: Response): AsyncIterable<ServerEvent> {
+/** Reads a stream of server-sent events until it ends; tells of all that comes, comments too. */
+export async function* serverEvents(response: Response, came: () => void): AsyncIterable<ServerEvent> {
   const decoder = new TextDecoder()
   let buffer = ''
   for await (const chunk of response.body ?? []) {
+    came()
     buffer += decoder.decode(chunk as Uint8Array, { stream: true })
     for (let end = buffer.indexOf('\n\n'); end !== -1; end = buffer.indexOf('\n\n')) {
       const fields = buffer.slice(0, end).split('\n')

@@ -1,5 +1,6 @@
 /** What every command is given, and how its options are read. */
 import { readFileSync } from 'node:fs'
+import { InvalidArgumentError } from 'commander'
 import { findServer, type Server } from './client.ts'
 import { usage } from './failure.ts'
 import { createOutput, type Output } from './output.ts'
@@ -32,26 +33,27 @@ export function collect(value: string, before: readonly string[]): readonly stri
 
 export function positiveNumber(value: string): number {
   const number = Number(value)
-  if (!(number > 0)) throw usage(`${JSON.stringify(value)} is not a number above 0`)
+  if (!(number > 0)) throw new InvalidArgumentError('Give a number above 0.')
   return number
 }
 
 export function wholeNumber(value: string): number {
-  if (!/^\d{1,9}$/.test(value)) throw usage(`${JSON.stringify(value)} is not a whole number`)
+  if (!/^\d{1,9}$/.test(value)) throw new InvalidArgumentError('Give a whole number.')
   return Number(value)
 }
 
-/** A file that the user named. */
-export function readNamedFile(path: string): Buffer {
+/** A file that the user named with an option. */
+export function readNamedFile(path: string, option: string): Buffer {
   try {
     return readFileSync(path)
   } catch (cause) {
-    throw usage(`${path} cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`)
+    const { code } = cause as NodeJS.ErrnoException
+    const why = code === 'ENOENT' ? 'there is no such file' : cause instanceof Error ? cause.message : String(cause)
+    throw usage(`${option} ${path} cannot be read: ${why}; give the path of a file`)
   }
 }
 
-/** A message from the argument; `-` reads standard input. */
-export function messageText(argument: string | undefined): string {
-  if (argument !== '-') return argument ?? ''
-  return readFileSync(0, 'utf8')
+/** All of standard input. */
+export function readStandardInput(): Buffer {
+  return readFileSync(0)
 }

@@ -30,5 +30,17 @@ export class Failure extends Error {
   }
 }
 
+/** The server is away: it, or the network on the way to it, does not answer. */
+export class Unreachable extends Failure {
+  /** What was seen, without advice. */
+  readonly reason: string
+
+  constructor(reason: string, advice: string, cause?: unknown) {
+    super(EXIT.unavailable, `${reason}; ${advice}`, cause)
+    this.name = 'Unreachable'
+    this.reason = reason
+  }
+}
+
 export const usage = (message: string): Failure => new Failure(EXIT.usage, message)
 export const protectedWork = (message: string): Failure => new Failure(EXIT.protected, message)

@@ -19,10 +19,14 @@ export interface HandedOver {
 
 export interface HandOverOptions {
   readonly server: Server
-  readonly output: Output
+  readonly output: Pick<Output, 'say'>
   /** The repo that the user named; null: matched by remotes. */
   readonly repo: string | null
   readonly createRepo: boolean
+  /** Ask on the terminal, where there is one, whether the repo is to be hosted. */
+  readonly mayAsk: boolean
+  /** Ends what goes on between here and the server when it aborts. */
+  readonly signal?: AbortSignal
 }
 
 /**
@@ -41,7 +45,7 @@ export async function handOver<T>(
     for (const warning of snapshot.warnings) options.output.say(`note: ${warning}`)
     await seed(checkout, repo, options)
     const ref = `refs/hangar/incoming/${randomBytes(8).toString('hex')}`
-    await push({ checkout, server: options.server, repo, env: snapshot.env }, [`${snapshot.commit}:${ref}`])
+    await push({ ...options, checkout, repo, env: snapshot.env }, [`${snapshot.commit}:${ref}`])
     const taken = await use({ repo: repo.slug, commit: snapshot.commit })
     await keepSnapshot(checkout, snapshot, sessionRefs(session).handed)
     return taken
@@ -50,21 +54,27 @@ export async function handOver<T>(
 
 /** The server's repo for this checkout: named, matched, or made now. */
 export async function repoFor(checkout: Checkout, options: HandOverOptions): Promise<WireRepo> {
-  const { items } = await callJson<Listed<WireRepo>>(options.server, { path: '/api/repos' })
+  const { items } = await callJson<Listed<WireRepo>>(options.server, { ...signalOf(options), path: '/api/repos' })
   const find = (slug: string) => items.find((repo) => repo.slug.toLowerCase() === slug.toLowerCase())
   const slug = options.repo ?? matchRepo(checkout, items)
   const found = slug === null ? undefined : find(slug)
   if (found !== undefined) return found
   const wanted = options.repo ?? localSlug(checkout)
   const unknown = `the server at ${options.server.url} does not know this checkout (no remote of it names a repo there, and there is no ${wanted})`
-  if (!options.createRepo && !(await agrees(`${unknown}.\nHost it there as ${wanted}? [y/N] `)))
-    throw usage(`${unknown}; host it there with --create-repo, or name another repo with --repo`)
+  const agreed =
+    options.createRepo || (options.mayAsk && (await agrees(`${unknown}.\nHost it there as ${wanted}? [y/N] `)))
+  if (!agreed) throw usage(`${unknown}; host it there with --create-repo, or name another repo with --repo`)
   if (existsSync(join(checkout.commonDir, 'shallow')))
     throw usage(
       `this checkout is shallow, so the server cannot host its history as ${wanted}; run: git fetch --unshallow`,
     )
   options.output.say(`hosting this checkout as ${wanted}`)
-  return callJson<WireRepo>(options.server, { method: 'POST', path: '/api/repos', body: { slug: wanted } })
+  const request = { method: 'POST', path: '/api/repos', body: { slug: wanted } } as const
+  return callJson<WireRepo>(options.server, { ...signalOf(options), ...request })
+}
+
+function signalOf({ signal }: HandOverOptions): { readonly signal?: AbortSignal } {
+  return signal === undefined ? {} : { signal }
 }
 
 async function agrees(question: string): Promise<boolean> {
@@ -79,7 +89,7 @@ async function agrees(question: string): Promise<boolean> {
 
 /** A hosted repo without branches gets the checkout's published history, so that the session has a base. */
 async function seed(checkout: Checkout, repo: WireRepo, options: HandOverOptions): Promise<void> {
-  const remote = { checkout, server: options.server, repo, env: {} }
+  const remote = { ...options, checkout, repo, env: {} }
   if (await hasBranches(remote)) return
   const start = await publishedCommit(checkout)
   if (start === null) return

@@ -59,11 +59,16 @@ function aligned(rows: readonly (readonly string[])[], style: (line: string, fir
 
 /** How long ago, in one unit. */
 export function ago(iso: string, now: number): string {
+  return `${duration(iso, now)} ago`
+}
+
+/** How long since then, in one unit. */
+export function duration(iso: string, now: number): string {
   const seconds = Math.max(0, Math.round((now - Date.parse(iso)) / 1000))
-  if (seconds < 60) return `${seconds}s ago`
-  if (seconds < 3_600) return `${Math.floor(seconds / 60)}m ago`
-  if (seconds < 86_400) return `${Math.floor(seconds / 3_600)}h ago`
-  return `${Math.floor(seconds / 86_400)}d ago`
+  if (seconds < 60) return `${seconds}s`
+  if (seconds < 3_600) return `${Math.floor(seconds / 60)}m`
+  if (seconds < 86_400) return `${Math.floor(seconds / 3_600)}h`
+  return `${Math.floor(seconds / 86_400)}d`
 }
 
 /** Text of an agent for a terminal: no control characters, which could move the cursor or change the title. */

@@ -3,6 +3,8 @@ import { readFileSync } from 'node:fs'
 import { Command } from 'commander'
 import { addDemoCommand } from './commands/demo.ts'
 import { addDoctorCommand } from './commands/doctor.ts'
+import { addInboxCommand } from './commands/inbox.ts'
+import { addMcpCommand } from './commands/mcp.ts'
 import { addRepoCommands } from './commands/repo.ts'
 import { addServeCommand } from './commands/serve.ts'
 import { addSessionCommands } from './commands/session.ts'
@@ -20,6 +22,8 @@ export function createProgram(): Command {
   addDemoCommand(program)
   addDoctorCommand(program)
   addSessionCommands(program)
+  addInboxCommand(program)
+  addMcpCommand(program)
   addRepoCommands(program)
   addTokenCommands(program)
   overrideExits(program)

@@ -15,6 +15,8 @@ export interface Remote {
   readonly repo: WireRepo
   /** The object directories, for objects that are not in the checkout's own store; empty for its own. */
   readonly env: Readonly<Record<string, string>>
+  /** Ends git when it aborts. */
+  readonly signal?: AbortSignal | undefined
 }
 
 /** Whether the repo has a branch. */
@@ -30,7 +32,7 @@ export async function push(remote: Remote, refspecs: readonly string[]): Promise
   if (run.exitCode !== 0) throw pushFailure(`${run.stdout.toString('utf8')}${run.stderr}`, remote.repo)
 }
 
-async function git({ checkout, server, env }: Remote, args: readonly string[]): Promise<GitResult> {
+async function git({ checkout, server, env, signal }: Remote, args: readonly string[]): Promise<GitResult> {
   const scratch = await mkdtemp(join(tmpdir(), 'hangar-push-'))
   try {
     await mkdir(join(scratch, 'refs'))
@@ -41,6 +43,7 @@ async function git({ checkout, server, env }: Remote, args: readonly string[]): 
     return await runGit({
       gitDir: scratch,
       args,
+      ...(signal === undefined ? {} : { signal }),
       env: { GIT_OBJECT_DIRECTORY: join(checkout.commonDir, 'objects'), ...networkVariables(), ...env },
       config: {
         // In the environment of this one git only: not in its arguments, and not sent anywhere else.

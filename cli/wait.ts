@@ -4,7 +4,12 @@ import type { Context } from './command.ts'
 import { EXIT, type ExitStatus } from './failure.ts'
 import { eventLine, followEvents } from './follow.ts'
 import { type Output, printable } from './output.ts'
+import { createPatience, patienceMs } from './patience.ts'
 import type { WireArtifact } from './wire.ts'
+
+/** How long the server is asked to wait at a time, and how much later than that it counts as away. */
+const LONGEST_SECONDS = 50
+const GRACE_SECONDS = 30
 
 interface Waited {
   readonly done: boolean
@@ -34,22 +39,46 @@ export async function waitForEnd(context: Context, name: string, options: WaitOp
   const stop = new AbortController()
   const shown =
     options.live && !context.output.json ? showLive(context, name, options.turn, stop.signal) : Promise.resolve()
-  const endsAt = options.timeoutSeconds === null ? Number.POSITIVE_INFINITY : Date.now() + options.timeoutSeconds * 1000
-  let turn = options.turn
-  for (;;) {
-    const left = Math.max(0, (endsAt - Date.now()) / 1000)
-    const waited = await callJson<Waited>(context.server(), {
-      path: `/api/sessions/${encodeURIComponent(name)}/wait`,
-      query: { timeout_seconds: Math.min(50, left), turn: turn ?? undefined },
-    })
-    turn = waited.turn
-    if (!waited.done && Date.now() < endsAt) continue
+  try {
+    const waited = await ask(context, name, options)
     // The stream of events ends by itself with the turn; a lost one must not hold us.
     const late = setTimeout(() => stop.abort(), 1_000)
     if (!waited.done) stop.abort()
     await shown
     clearTimeout(late)
     return report(context, waited)
+  } finally {
+    stop.abort()
+  }
+}
+
+async function ask(context: Context, name: string, options: WaitOptions): Promise<Waited> {
+  const endsAt = options.timeoutSeconds === null ? Number.POSITIVE_INFINITY : Date.now() + options.timeoutSeconds * 1000
+  const patience = createPatience({
+    met: options.live,
+    limitMs: patienceMs(context.env),
+    until: endsAt,
+    again: `hangar session wait ${name}`,
+    say: context.output.say,
+  })
+  let turn = options.turn
+  for (;;) {
+    const seconds = Math.min(LONGEST_SECONDS, Math.max(0, (endsAt - Date.now()) / 1000))
+    const asked = Date.now()
+    try {
+      const waited = await callJson<Waited>(context.server(), {
+        path: `/api/sessions/${encodeURIComponent(name)}/wait`,
+        query: { timeout_seconds: seconds, turn: turn ?? undefined },
+        timeoutMs: (seconds + GRACE_SECONDS) * 1000,
+      })
+      patience.answered()
+      turn = waited.turn
+      if (waited.done || Date.now() >= endsAt) return waited
+      // A server that is stopping answers at once; it need not be asked in a tight loop.
+      if (Date.now() - asked < 500) await new Promise((resolve) => setTimeout(resolve, 500))
+    } catch (error) {
+      await patience.failed(error)
+    }
   }
 }
 
@@ -58,6 +87,8 @@ async function showLive(context: Context, name: string, turn: number | null, sig
     name,
     since: 0,
     signal,
+    // The one that asks for the end speaks of a server that is away, and gives up.
+    patience: createPatience({ met: true, limitMs: Number.POSITIVE_INFINITY, again: '', say: () => {} }),
     until: (event: { kind: string; turn: number; [field: string]: unknown }) =>
       event.kind === 'state' && event['state'] === 'ended' && event.turn === (turn ?? event.turn),
   }

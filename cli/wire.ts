@@ -45,6 +45,17 @@ export interface WireSession {
   readonly updated_at: string
 }
 
+export interface WireInboxItem {
+  readonly kind: 'question' | 'approval'
+  readonly ref: string
+  readonly repo: string
+  readonly turn: number
+  readonly question: string
+  readonly question_options: readonly string[]
+  readonly since: string
+  readonly requester: string | null
+}
+
 export interface WireRepo {
   readonly slug: string
   readonly upstream: string | null

@@ -16,6 +16,7 @@ const PAGES: Readonly<Record<string, () => string>> = {
   'errors.md': errorsPage,
   'api.md': apiPage,
   'cli.md': cliPage,
+  'mcp-tools.md': toolsPage,
 }
 
 const checking = process.argv.includes('--check')
@@ -55,6 +56,7 @@ data directory), else it has its default. A wrong setting stops the start with i
 ${table(['setting', 'variable', 'default', 'what it is'], rows)}
 \`HANGAR_DATA\` is the data directory (default \`\${XDG_DATA_HOME:-~/.local/share}/hangar\`); \`HANGAR_LOG\` the log level (\`info\`); \`HANGAR_URL\` and
 \`HANGAR_TOKEN\` tell the CLI where the server is, when it is not the one of this user on this machine.
+\`HANGAR_RECONNECT_SECONDS\` (120) is for how long commands that wait or follow bear with a server that is away.
 \`HANGAR_UNTRACKED_MB\` (512) and \`HANGAR_UNTRACKED_FILES\` (20000) are the most that \`--from-local\` takes of files that git does not track.
 
 ## Environments
@@ -93,7 +95,7 @@ function apiPage(): string {
 
 \`${operation.name}\` · scope \`${operation.scope}\` · answers ${operation.status}${operation.output === null ? ` with \`${operation.contentType ?? 'application/octet-stream'}\`` : ''}
 
-${operation.summary}
+${operation.summary}${operation.restNote === undefined ? '' : ` ${operation.restNote}`}
 
 ${fields.length === 0 ? '' : table(['field', 'type', 'what it is'], fields)}`
   })
@@ -104,6 +106,42 @@ ${fields.length === 0 ? '' : table(['field', 'type', 'what it is'], fields)}`
 
 Without a token: \`/healthz\`, \`/readyz\`, \`/openapi.json\`, and \`/.well-known/hangar-key.asc\`, the public key that hangar's commits are signed with.
 
+${parts.join('\n')}`
+}
+
+function toolsPage(): string {
+  const tools = OPERATIONS.flatMap((operation) =>
+    operation.tool === undefined ? [] : [{ ...operation, tool: operation.tool }],
+  )
+  const overview = tools.map(({ name, scope, summary, tool }) => [
+    `[\`${name}\`](#${name})`,
+    `\`${scope}\``,
+    `${tool.effect}${tool.idempotentBy === undefined ? '' : ', may be repeated'}`,
+    summary,
+  ])
+  const parts = tools.map(({ name, input, output, tool }) => {
+    const fields = Object.entries(input.properties as Record<string, TSchema>).map(([field, schema]) => [
+      `\`${field}\`${(input.required ?? []).includes(field) ? '' : ' (optional)'}`,
+      typeOf(schema),
+      schema.description ?? '',
+    ])
+    return `## \`${name}\`
+
+${tool.advice}
+
+${fields.length === 0 ? '' : table(['argument', 'type', 'what it is'], fields)}
+Answers ${output === null ? 'with the content itself' : 'with `structuredContent`, and the same as text'}${tool.artifacts === undefined ? '' : ', and links to the artifacts'}. Example:
+
+\`\`\`json
+${JSON.stringify(tool.example, null, 2)}
+\`\`\`
+`
+  })
+  return `# MCP tools
+
+The tools that [\`/mcp\`](mcp.md) offers; a token sees those that its scopes cover. Each is the REST operation of the same name ([api.md](api.md)).
+
+${table(['tool', 'scope', 'effect', 'what it does'], overview)}
 ${parts.join('\n')}`
 }
 

@@ -152,6 +152,12 @@ export const SETTINGS = [
     doc: 'Minutes that the one repair of a missing or invalid result may run.',
   },
   {
+    path: 'exchange.inline_artifact_kb',
+    schema: Positive,
+    default: DEFAULT_LIMITS.inlineArtifactBytes / 1024,
+    doc: 'Largest artifact, and largest patch, that an MCP answer holds in itself, in KB; larger ones are fetched over REST or by the CLI.',
+  },
+  {
     path: 'gateway.max_push_mb',
     schema: Positive,
     default: mb(DEFAULT_LIMITS.maxPushBytes),
@@ -303,6 +309,7 @@ export function readConfig(sources: ConfigSources): Config {
       maxArtifactBytes: number('exchange.max_artifact_mb') * MB,
       maxArtifactsBytes: number('exchange.max_artifacts_mb') * MB,
       repairTimeoutMs: number('exchange.repair_timeout_minutes') * 60_000,
+      inlineArtifactBytes: number('exchange.inline_artifact_kb') * 1024,
       maxPushBytes: number('gateway.max_push_mb') * MB,
       maxGitProcesses: number('gateway.max_git_processes'),
     },

@@ -24,6 +24,8 @@ export interface Limits {
   /** Events of one turn that its output may give; what comes after is counted, not kept. */
   readonly maxTurnEvents: number
   readonly maxTurnEventBytes: number
+  /** Largest artifact or patch that an MCP answer holds in itself. */
+  readonly inlineArtifactBytes: number
   /** The git gateway. */
   readonly maxRefUpdates: number
   readonly maxCommandBytes: number
@@ -53,6 +55,7 @@ export const DEFAULT_LIMITS: Limits = {
   maxConversationBytes: 256 * MB,
   maxTurnEvents: 20_000,
   maxTurnEventBytes: 32 * MB,
+  inlineArtifactBytes: 512 * 1024,
   maxRefUpdates: 5_000,
   maxCommandBytes: 4 * MB,
   maxPushBytes: 2048 * MB,

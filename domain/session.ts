@@ -74,6 +74,8 @@ export interface TurnRepair {
 export interface TurnRecord {
   readonly turn: number
   readonly message: string
+  /** The name of the token that sent the message; absent from records made before it was kept. */
+  readonly requester?: string | null
   readonly state: TurnState
   readonly outcome: TurnOutcome | null
   readonly error: { readonly code: string; readonly message: string } | null

@@ -23,7 +23,7 @@ export interface Tokens {
   /** null for an unknown, revoked or expired secret. */
   authenticate(secret: string): TokenCaller | null
   /** Whether the token that authenticated is still neither revoked nor expired. */
-  isLive(caller: TokenCaller): boolean
+  isLive(caller: Pick<TokenCaller, 'id'>): boolean
 }
 
 export interface TokensDeps {
@@ -68,7 +68,10 @@ export async function createTokens(deps: TokensDeps): Promise<Tokens> {
     list: async () => [...byId.values()].sort((a, b) => a.createdAt - b.createdAt || (a.id < b.id ? -1 : 1)),
     async revoke(id) {
       const known = byId.get(id)
-      if (known === undefined) throw errors.notFound(`there is no token ${JSON.stringify(id.slice(0, 40))}`)
+      if (known === undefined)
+        throw errors.notFound(
+          `there is no token ${JSON.stringify(id.slice(0, 40))}; hangar token list shows those there are`,
+        )
       if (known.revokedAt !== null) return known
       const token = { ...known, revokedAt: clock.now() }
       await ledger.append(server, refOf(id), async () => ({ files: fileOf(token), message: `Revoke token ${id}` }))

@@ -72,7 +72,8 @@ export function createSessionControl(deps: SessionControlDeps): SessionControl {
     cancel: async (name) => {
       const session = await records.move(name, async (at) => {
         const [current] = await unendedTurns(at)
-        if (current === undefined) throw errors.conflict(`session ${name} has no turn to cancel`)
+        if (current === undefined)
+          throw errors.conflict(`session ${name} has no turn to cancel; see: hangar session show ${name}`)
         if (current.stopReason !== null) return null
         const stopped = cancelled(current, clock.now())
         const idle = stopped.state === 'ended' && at.session.turns === stopped.turn

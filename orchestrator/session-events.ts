@@ -19,6 +19,8 @@ export interface SessionEvents {
   follow(name: SessionName, since: number, signal: AbortSignal): AsyncIterable<RunEvent>
   /** Wakes followers after events were put into the index by another hand. */
   wake(name: SessionName): void
+  /** How many follow. */
+  listening(): number
   /** The name is free again: who takes it begins to count anew. */
   forget(name: SessionName): void
 }
@@ -107,6 +109,7 @@ export function createSessionEvents({ index, clock }: { index: Index; clock: Clo
         signal.removeEventListener('abort', listener)
       }
     },
+    listening: () => wakes.eventNames().reduce((sum, name) => sum + wakes.listenerCount(name), 0),
     wake: (name) => {
       wakes.emit(name)
     },

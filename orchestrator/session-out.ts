@@ -46,16 +46,22 @@ export function createSessionOut({ records, artifacts, refresh, limits }: Sessio
       const repo = await records.repository(name)
       const turns = (await records.turns(name)).filter((record) => turn === null || record.turn <= turn)
       const asked = turn === null ? null : turns.find((record) => record.turn === turn)
-      if (asked === undefined) throw errors.notFound(`session ${name} has no turn ${turn}`)
+      if (asked === undefined)
+        throw errors.notFound(`session ${name} has no turn ${turn}; see: hangar session show ${name}`)
       if (asked !== null && asked.state !== 'ended')
-        throw errors.noContent(`turn ${asked.turn} of ${name} has not ended yet`)
+        throw errors.noContent(
+          `turn ${asked.turn} of ${name} has not ended yet; wait for it: hangar session wait ${name}`,
+        )
       const to =
         asked !== null
           ? asked.checkpoint
           : ((await repo.refs.read(sessionRef(name, 'checkpoint'))) ??
             turns[0]?.contextCommit ??
             (await repo.refs.read(workBranch(name))))
-      if (to === null) throw errors.noContent(`session ${name} has no work to show yet`)
+      if (to === null)
+        throw errors.noContent(
+          `session ${name} has no work to show yet; wait for its turn: hangar session wait ${name}`,
+        )
       const start = from === 'base' ? session.baseCommit : handedOver(turns)
       return patchBetween(repo, { from: start, to }, limits)
     },

@@ -50,6 +50,8 @@ export interface SessionRecords {
   forget(name: SessionName, moves: readonly RefUpdate[]): Promise<void>
   /** Calls back after each move of the session; returns its removal. */
   onMove(name: SessionName, listener: () => void): () => void
+  /** How many listen. */
+  listening(): number
 }
 
 export interface SessionRecordsDeps {
@@ -81,6 +83,7 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
     await index.batch([
       { section: 'sessions', key: session.name, value: { logOid, repo: slug, session } },
       { section: 'order', key: orderKey(session.createdAt, session.name), value: session.name },
+      { section: 'questions', key: session.name, value: session.needsInput === null ? null : true },
       ...(move.turns ?? []).map(
         (turn): IndexChange => ({ section: 'turns', key: turnKey(session.name, turn.turn), value: turn }),
       ),
@@ -133,7 +136,8 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
     },
     turn: async (name, number) => {
       const found = await index.turns.get(turnKey(name, number))
-      if (found === null) throw errors.notFound(`session ${name} has no turn ${number}`)
+      if (found === null)
+        throw errors.notFound(`session ${name} has no turn ${number}; see: hangar session show ${name}`)
       return found
     },
     turns: async (name) => (await index.turns.range({ prefix: `${name}/` })).map(([, turn]) => turn),
@@ -147,6 +151,7 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
       await index.batch([
         { section: 'sessions', key: name, value: null },
         { section: 'cursors', key: name, value: null },
+        { section: 'questions', key: name, value: null },
         ...(entry === null ? [] : gone.map((update) => seenMove(entry.repo, update))),
         ...(entry === null
           ? []
@@ -160,6 +165,7 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
       moves.on(name, listener)
       return () => moves.off(name, listener)
     },
+    listening: () => moves.eventNames().reduce((sum, name) => sum + moves.listenerCount(name), 0),
   }
 }
 

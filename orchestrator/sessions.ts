@@ -20,6 +20,8 @@ import type { TurnRunner } from './turn-runner.ts'
 /** A message with what is handed in beside it. */
 export interface Message {
   readonly message: string
+  /** The name of the token that sends it. */
+  readonly requester: string | null
   readonly context: readonly ContextItem[]
   readonly outputSchema: unknown
   /** Over the session's and the environment's. */
@@ -218,6 +220,7 @@ function newTurn(
   return {
     turn: number,
     message: input.message,
+    requester: input.requester,
     state: 'queued',
     outcome: null,
     error: null,

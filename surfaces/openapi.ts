@@ -60,6 +60,7 @@ function entryOf(operation: Operation): Record<string, unknown> {
   return {
     operationId: operation.name,
     summary: operation.summary,
+    ...(operation.restNote === undefined ? {} : { description: operation.restNote }),
     'x-scope': operation.scope,
     parameters,
     ...(operation.method === 'post' && rest.length > 0

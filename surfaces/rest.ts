@@ -4,12 +4,13 @@ import { pipeline } from 'node:stream/promises'
 import { Type } from '@sinclair/typebox'
 import express, { type NextFunction, type Request, type Response, type Router } from 'express'
 import { errors, HangarError, messageOf } from '../domain/errors.ts'
-import { hasScope, type Scope, type TokenCaller } from '../domain/grant.ts'
+import type { TokenCaller } from '../domain/grant.ts'
 import type { Limits } from '../domain/limits.ts'
 import { parseSessionName } from '../domain/names.ts'
 import type { Log } from '../domain/ports.ts'
 import { parseQuery, parseShape } from '../domain/schema.ts'
 import type { IdempotencyMark } from '../domain/session.ts'
+import { callerOf, checkScope } from './auth.ts'
 import { createAnswers } from './idempotency.ts'
 import { type Call, type Operation, type Reply, type Services, sessionFor } from './operations/operation.ts'
 import { sendProblem } from './problem.ts'
@@ -33,10 +34,12 @@ export function createRest(deps: RestDeps): Router {
   for (const operation of deps.operations) {
     const path = operation.path.replace(/\{path\}$/, '*path').replace(/\{(\w+)\}/g, ':$1')
     const handler = async (req: Request, res: Response) => {
-      const caller = authorise(req, operation.scope, deps)
+      const caller = callerOf(req, deps.authenticate)
+      checkScope(caller, operation.scope)
       if (operation.method === 'post') await readBody(body, req, res)
       const call: Call = {
         caller,
+        surface: 'rest',
         services: deps.services,
         signal: goneSignal(res, deps.closing),
         idempotency: markOf(req, caller, operation),
@@ -57,7 +60,7 @@ export function createRest(deps: RestDeps): Router {
   }
   router.use((req: Request, res: Response) => {
     try {
-      authorise(req, 'read', deps)
+      callerOf(req, deps.authenticate)
       throw errors.notFound(
         `there is no ${req.method} ${req.originalUrl.split('?')[0]}; /openapi.json lists what there is`,
       )
@@ -66,18 +69,6 @@ export function createRest(deps: RestDeps): Router {
     }
   })
   return router
-}
-
-function authorise(req: Request, scope: Scope, deps: RestDeps): TokenCaller {
-  const [scheme = '', secret = ''] = (req.headers.authorization ?? '').split(' ')
-  const caller = scheme.toLowerCase() === 'bearer' ? deps.authenticate(secret.trim()) : null
-  if (caller === null)
-    throw errors.unauthenticated(
-      'give a valid token as Authorization: Bearer hgt_… (hangar token create makes one; HANGAR_TOKEN gives it to the CLI)',
-    )
-  if (!hasScope(caller, scope))
-    throw errors.forbidden(`token ${caller.name} has the scopes ${caller.scopes.join(', ')}; this needs ${scope}`)
-  return caller
 }
 
 /** The body as JSON; the error is ours, not the parser's. */

@@ -40,6 +40,10 @@ import { createExclusive, type TurnServices } from '../orchestrator/turn-context
 import { createTurnRunner } from '../orchestrator/turn-runner.ts'
 import { createEnvironments } from './environments.ts'
 import { welcomeCli } from './first-start.ts'
+import { createMcpEndpoint } from './mcp/endpoint.ts'
+import { hangarFeatures } from './mcp/hangar.ts'
+import { MCP_LIMITS, type McpLimits, type McpStats } from './mcp/sessions.ts'
+import type { ProgressOptions } from './mcp/wait.ts'
 import { openApiDocument } from './openapi.ts'
 import { OPERATIONS } from './operations/all.ts'
 import type { Services } from './operations/operation.ts'
@@ -54,6 +58,8 @@ export interface ServerOptions {
   /** Where the CLI's file is written; null: nowhere. */
   readonly cliFile: string | null
   readonly clock?: Clock
+  /** Where MCP is to keep other bounds and intervals than its own. */
+  readonly mcp?: Partial<McpLimits & ProgressOptions>
 }
 
 export interface HangarServer {
@@ -63,8 +69,17 @@ export interface HangarServer {
   readonly firstStart: boolean
   /** One line about the isolation of sandboxes. */
   readonly isolation: { readonly level: 'ok' | 'warning'; readonly text: string }
+  /** What is at work: MCP sessions, requests and streams, and who waits for moves and events of sessions. */
+  activity(): ServerActivity
+  /** Lets idle MCP sessions go now; once a minute it happens by itself. */
+  sweepMcp(): Promise<void>
   /** Stops listening, lets go of running turns (agents run on), closes the store. */
   close(): Promise<void>
+}
+
+export interface ServerActivity {
+  readonly mcp: McpStats
+  readonly waiters: number
 }
 
 const HELPER = fileURLToPath(new URL('../../agent-helper/hangar-agent', import.meta.url))
@@ -206,8 +221,33 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       '/.well-known/hangar-key.asc',
       (_req, res) => void res.type('application/pgp-keys').send(signer.publicKeyArmored),
     )
-    const document = openApiDocument(OPERATIONS, { version: await version(), url: config.publicUrl ?? url })
+    const release = await version()
+    const document = openApiDocument(OPERATIONS, { version: release, url: config.publicUrl ?? url })
     app.get('/openapi.json', (_req, res) => void res.json(document))
+    const mcp = await createMcpEndpoint({
+      features: hangarFeatures({
+        operations: OPERATIONS,
+        services,
+        version: release,
+        log,
+        progress: options.mcp ?? {},
+      }),
+      index,
+      authenticate: (secret): TokenCaller | null => tokens.authenticate(secret),
+      isLive: (id) => tokens.isLive({ id }),
+      own: { host: config.host, port: address.port, publicUrl: config.publicUrl },
+      maxBodyBytes: config.limits.maxJsonBytes,
+      limits: { ...MCP_LIMITS, ...options.mcp },
+      clock,
+      random,
+      log,
+    })
+    undo.push(() => mcp.close())
+    app.all('/mcp', mcp.handle)
+    // There is no authorization server: clients that look for one must hear that, not that they lack a token.
+    app.use('/.well-known', (req: express.Request, res: express.Response) =>
+      sendProblem(res, errors.notFound(`there is no ${req.originalUrl.split('?')[0]}`)),
+    )
     app.use(
       createRest({
         operations: OPERATIONS,
@@ -223,7 +263,14 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     )
 
     ready.open(app)
-    return { url, firstStart: welcome.made, isolation: await local.describe(), close: () => closeAll(undo, log) }
+    return {
+      url,
+      firstStart: welcome.made,
+      isolation: await local.describe(),
+      activity: () => ({ mcp: mcp.stats(), waiters: records.listening() + events.listening() }),
+      sweepMcp: mcp.sweep,
+      close: () => closeAll(undo, log),
+    }
   } catch (error) {
     await closeAll(undo, log)
     throw error

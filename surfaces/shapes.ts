@@ -13,7 +13,10 @@ const oneOf = <T extends string>(values: readonly T[], options = {}) =>
 
 const Commit = Type.String({ description: 'A commit id, 40 hex digits.' })
 const Time = Type.String({ description: 'ISO 8601, UTC.' })
-export const SessionRef = Type.String({ description: "The session's name.", pattern: '^[a-z0-9][a-z0-9-]{0,62}$' })
+export const SessionRef = Type.String({
+  description: "The session's name: 1 to 63 of a-z, 0-9 and -, beginning with a letter or digit.",
+  pattern: '^[a-z0-9][a-z0-9-]{0,62}$',
+})
 
 export const BudgetShape = Type.Object(
   {
@@ -149,6 +152,17 @@ export const WaitShape = Type.Object({
   progress: orNull(Type.Object({ message: Type.String(), pct: orNull(Type.Number()) })),
   cursor: Type.Integer({ description: "The newest event's seq." }),
   hint: Type.String({ description: 'What to do next.' }),
+})
+
+export const InboxItemShape = Type.Object({
+  kind: oneOf(['question', 'approval'] as const),
+  ref: Type.String({ description: 'The session or job.' }),
+  repo: Type.String(),
+  turn: Type.Integer(),
+  question: Type.String(),
+  question_options: Type.Array(Type.String()),
+  since: Type.String({ description: 'Since when it waits: ISO 8601, UTC.' }),
+  requester: orNull(Type.String({ description: "The name of the token that sent the turn's message." })),
 })
 
 export const EventShape = Type.Object(

@@ -3,7 +3,9 @@ import type { Token } from '../domain/grant.ts'
 import type { Oid, SessionName } from '../domain/names.ts'
 import { type Budget, type RunEvent, sumUsage, type Usage } from '../domain/run-event.ts'
 import type { ArtifactEntry, SessionRecord, TurnRecord } from '../domain/session.ts'
+import { artifactUri } from '../exchange/artifact-uri.ts'
 import type { Waited } from '../orchestrator/waiting.ts'
+import { nextStep, type Surface } from './next-steps.ts'
 
 const time = (ms: number) => new Date(ms).toISOString()
 const timeOrNull = (ms: number | null) => (ms === null ? null : time(ms))
@@ -27,7 +29,7 @@ export function artifactView(session: SessionName, artifact: ArtifactEntry) {
   return {
     path: artifact.path,
     turn: artifact.turn,
-    uri: `hangar://sessions/${session}/artifacts/${artifact.turn}/${artifact.path.split('/').map(encodeURIComponent).join('/')}`,
+    uri: artifactUri(session, artifact.turn, artifact.path),
     size: artifact.size,
     content_type: artifact.contentType,
     sha256: artifact.sha256,
@@ -100,7 +102,8 @@ function usageOfTurns(turns: readonly TurnRecord[]): Usage {
   )
 }
 
-export function waitView({ done, session, turn, progress, cursor }: Waited) {
+/** `surface` says in whose words the hint is. */
+export function waitView({ done, session, turn, progress, cursor }: Waited, surface: Surface) {
   return {
     done,
     state: session.state,
@@ -115,19 +118,20 @@ export function waitView({ done, session, turn, progress, cursor }: Waited) {
     warnings: turn.warnings,
     progress,
     cursor,
-    hint: hintOf(done, session.name, turn),
+    hint: nextStep(surface, session.name, turn),
   }
 }
 
-function hintOf(done: boolean, name: SessionName, turn: TurnRecord): string {
-  if (!done) return `turn ${turn.turn} is ${turn.state}; wait again: hangar session wait ${name}`
-  switch (turn.outcome) {
-    case 'needs_input':
-      return `the agent waits for an answer: hangar session send ${name} "…"`
-    case 'exited':
-      return `fetch the work: hangar session pull ${name}`
-    default:
-      return `see what happened: hangar session events ${name}; what was done so far can be pulled: hangar session pull ${name}`
+export function inboxView(session: SessionRecord, turn: TurnRecord) {
+  return {
+    kind: 'question',
+    ref: session.name,
+    repo: session.repo,
+    turn: turn.turn,
+    question: session.needsInput,
+    question_options: session.questionOptions,
+    since: time(turn.endedAt ?? session.updatedAt),
+    requester: turn.requester ?? null,
   }
 }
 

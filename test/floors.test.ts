@@ -18,6 +18,7 @@ const PACKAGES: Readonly<Record<string, readonly string[]>> = {
   ajv: ['domain/schema.ts', 'exchange/result-schema.ts'],
   'ajv-formats': ['exchange/result-schema.ts'],
   '@sinclair/typebox': ['domain/', 'surfaces/', 'orchestrator/harnesses/'],
+  '@modelcontextprotocol/sdk': ['surfaces/mcp/'],
   express: ['surfaces/', 'hooks/', 'gateway/http/'],
   'tar-stream': ['exchange/io-prepare.ts', 'exchange/io-collect.ts', 'exchange/conversation-state.ts'],
   commander: ['cli/'],

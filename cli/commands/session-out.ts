@@ -1,13 +1,13 @@
 /** `hangar session patch|pull|artifacts` */
-import { mkdirSync, writeFileSync } from 'node:fs'
-import { dirname, join, resolve, sep } from 'node:path'
+import { join } from 'node:path'
 import type { Command } from 'commander'
-import { pullSession } from '../apply-work.ts'
+import { pullByName, pulledText } from '../apply-work.ts'
 import { findCheckout } from '../checkout.ts'
 import { call, callJson } from '../client.ts'
-import { createContext, wholeNumber } from '../command.ts'
+import { type Context, createContext, wholeNumber } from '../command.ts'
 import { usage } from '../failure.ts'
-import type { Listed, WireArtifact, WireSession } from '../wire.ts'
+import { saveFile } from '../save-file.ts'
+import type { Listed, WireArtifact } from '../wire.ts'
 
 export function addSessionOutCommands(session: Command): void {
   session
@@ -40,6 +40,8 @@ export function addSessionOutCommands(session: Command): void {
     .description('list the files that the agent handed back')
     .option('--get <path>', 'print one (the newest of that path) to standard output')
     .option('--all <dir>', 'save the newest of each into a directory')
+    .option('--turn <n>', "as they were at this turn's end", wholeNumber)
+    .option('--force', 'with --all: overwrite files that have another content')
     .option('--json', "print the API's object")
     .action(artifacts)
 }
@@ -47,60 +49,61 @@ export function addSessionOutCommands(session: Command): void {
 async function pull(name: string, options: { checkout?: boolean; force?: boolean; branch?: string }): Promise<void> {
   const context = createContext({})
   const checkout = findCheckout(context.cwd)
-  const session = await callJson<WireSession>(context.server(), { path: path(name) })
-  const pulled = await pullSession(checkout, {
+  const pulled = await pullByName(checkout, {
     server: context.server(),
-    session,
-    branch: options.branch ?? `hangar/${name}`,
+    name,
+    branch: options.branch ?? null,
     checkout: options.checkout === true,
     force: options.force === true,
   })
-  const { say } = context.output
-  const at = pulled.head === null ? 'no commits yet' : pulled.head.slice(0, 12)
-  if (pulled.checkedOut) say(`you are on ${pulled.branch} at ${at}, with the session's uncommitted changes`)
-  else if (pulled.moved)
-    say(
-      `${pulled.branch} is at ${at}; look at it with: git log ${pulled.branch}\ntake over its uncommitted changes as well with: hangar session pull ${name} --checkout`,
-    )
-  else say(`${pulled.branch} is up to date at ${at}`)
+  context.output.say(pulledText(pulled, name))
 }
 
-async function artifacts(name: string, options: { get?: string; all?: string; json?: boolean }): Promise<void> {
+interface ArtifactOptions {
+  readonly get?: string
+  readonly all?: string
+  readonly turn?: number
+  readonly force?: boolean
+  readonly json?: boolean
+}
+
+async function artifacts(name: string, options: ArtifactOptions): Promise<void> {
+  if (options.get !== undefined && options.all !== undefined)
+    throw usage('--get prints one artifact and --all saves every one; give one of the two')
   const context = createContext(options)
   const listed = await callJson<Listed<WireArtifact>>(context.server(), { path: `${path(name)}/artifacts` })
-  const newest = new Map(listed.items.map((artifact) => [artifact.path, artifact]))
-  const content = async (artifact: WireArtifact) => {
-    const encoded = artifact.path.split('/').map(encodeURIComponent).join('/')
-    return Buffer.from(
-      await (
-        await call(context.server(), { path: `${path(name)}/artifacts/${artifact.turn}/${encoded}` })
-      ).arrayBuffer(),
-    )
-  }
+  const items = listed.items.filter((artifact) => options.turn === undefined || artifact.turn <= options.turn)
+  // An unchanged file is listed on the turn that last changed it.
+  const newest = new Map(items.map((artifact) => [artifact.path, artifact]))
   if (options.get !== undefined) {
     const artifact = newest.get(options.get)
     if (artifact === undefined)
-      throw usage(`session ${name} has no artifact ${options.get}; hangar session artifacts ${name} lists them`)
-    context.output.data(await content(artifact))
+      throw usage(
+        `session ${name} has no artifact ${options.get}${options.turn === undefined ? '' : ` up to turn ${options.turn}`}; hangar session artifacts ${name} lists them`,
+      )
+    context.output.data(await contentOf(context, name, artifact))
   } else if (options.all !== undefined) {
-    const root = resolve(options.all)
     for (const artifact of newest.values()) {
-      const file = resolve(root, artifact.path)
-      if (!file.startsWith(root + sep)) throw usage(`artifact ${artifact.path} would leave ${root}`)
-      mkdirSync(dirname(file), { recursive: true })
-      writeFileSync(file, await content(artifact))
-      context.output.say(join(options.all, artifact.path))
+      const content = await contentOf(context, name, artifact)
+      const saved = saveFile(options.all, artifact.path, content, { force: options.force === true })
+      context.output.say(`${join(options.all, artifact.path)}${saved ? '' : ' (as it was)'}`)
     }
   } else {
-    const rows = listed.items.map((artifact) => [
+    const rows = items.map((artifact) => [
       artifact.path,
       String(artifact.turn),
       String(artifact.size),
       artifact.content_type,
     ])
-    context.output.table(['PATH', 'TURN', 'BYTES', 'TYPE'], rows, listed)
-    if (listed.items.length === 0) context.output.say(`session ${name} handed back no files`)
+    context.output.table(['PATH', 'TURN', 'BYTES', 'TYPE'], rows, { ...listed, items })
   }
+  if (newest.size === 0) context.output.say(`session ${name} handed back no files`)
+}
+
+async function contentOf(context: Context, name: string, artifact: WireArtifact): Promise<Buffer> {
+  const encoded = artifact.path.split('/').map(encodeURIComponent).join('/')
+  const response = await call(context.server(), { path: `${path(name)}/artifacts/${artifact.turn}/${encoded}` })
+  return Buffer.from(await response.arrayBuffer())
 }
 
 function path(name: string): string {

@@ -2,35 +2,17 @@
 import type { Command } from 'commander'
 import { findCheckout, matchRepo } from '../checkout.ts'
 import { callJson } from '../client.ts'
-import {
-  type Context,
-  collect,
-  createContext,
-  messageText,
-  positiveNumber,
-  readNamedFile,
-  wholeNumber,
-} from '../command.ts'
-import { EXIT, type ExitStatus, usage } from '../failure.ts'
+import { type Context, createContext, positiveNumber, wholeNumber } from '../command.ts'
+import { EXIT, type ExitStatus, type Failure, usage } from '../failure.ts'
 import { eventLine, followEvents } from '../follow.ts'
 import { handOver } from '../local-work.ts'
-import { ago } from '../output.ts'
+import { type MessageOptions, messageBody, messageOptions, messageText } from '../message.ts'
+import { ago, printable } from '../output.ts'
+import { createPatience, patienceMs } from '../patience.ts'
 import { showSession } from '../show-session.ts'
 import { waitForEnd } from '../wait.ts'
 import type { Listed, WireEvent, WireRepo, WireSession, WireTurn } from '../wire.ts'
 import { addSessionOutCommands } from './session-out.ts'
-
-interface MessageOptions {
-  readonly file: readonly string[]
-  readonly text: readonly string[]
-  readonly schema?: string
-  readonly maxMinutes?: number
-  readonly timeoutMinutes?: number
-  readonly fromLocal?: boolean
-  readonly createRepo?: boolean
-  readonly wait?: boolean
-  readonly json?: boolean
-}
 
 interface NewOptions extends MessageOptions {
   readonly repo?: string
@@ -126,24 +108,11 @@ export function addSessionCommands(program: Command): void {
   addSessionOutCommands(session)
 }
 
-function messageOptions(command: Command): Command {
-  return command
-    .option('--from-local', "hand over this checkout's commits and uncommitted changes")
-    .option('--create-repo', 'with --from-local: host the repo when the server does not know it')
-    .option('--file <path>', 'attach a file (may be repeated)', collect, [])
-    .option('--text <text>', 'attach a text (may be repeated)', collect, [])
-    .option('--schema <file>', 'a JSON Schema that the structured result must fit')
-    .option('--max-minutes <n>', 'budget: minutes', positiveNumber)
-    .option('--timeout-minutes <n>', 'time-out of the turn', positiveNumber)
-    .option('-w, --wait', 'show progress until the turn has ended')
-    .option('--json', "print the API's object")
-}
-
 async function newSession(name: string, message: string, options: NewOptions): Promise<void> {
   const context = createContext(options)
   const body = {
     name,
-    message: messageText(message),
+    message: messageText(message, options),
     ...messageBody(options),
     ...(options.ref === undefined ? {} : { ref: options.ref }),
     ...(options.harness === undefined ? {} : { harness: options.harness }),
@@ -174,11 +143,10 @@ async function send(
   options: MessageOptions & { option?: number },
 ): Promise<void> {
   const context = createContext(options)
-  if (message === undefined && options.option === undefined)
-    throw usage('say something: hangar session send NAME MESSAGE, or pick an answer with --option N')
+  if (message === undefined && options.option === undefined) throw await nothingSaid(context, name)
   const body = {
     ...messageBody(options),
-    message: messageText(message),
+    message: messageText(message, options),
     ...(options.option === undefined ? {} : { option: options.option }),
   }
   const post = (handed: readonly unknown[]) =>
@@ -198,6 +166,17 @@ async function send(
   await ended(context, turn, turn.turn, options, name)
 }
 
+/** What to say instead: of a session with a question, how to answer it. */
+async function nothingSaid(context: Context, name: string): Promise<Failure> {
+  const session = await callJson<WireSession>(context.server(), { path: sessionPath(name) })
+  if (session.needs_input === null)
+    return usage(`no message was given; send one with: hangar session send ${name} "what is to be done"`)
+  const options = session.question_options.map((option, place) => `\n  ${place + 1}. ${printable(option)}`).join('')
+  return usage(
+    `session ${name} asks: ${printable(session.needs_input)}${options}\nanswer with: hangar session send ${name} "…"${options === '' ? '' : ', or --option N'}`,
+  )
+}
+
 /** Waits when asked to; else prints the object, or the next thing to do. */
 async function ended(
   context: Context,
@@ -213,33 +192,14 @@ async function ended(
   else context.output.say(`wait for it with: hangar session wait ${name}`)
 }
 
-function messageBody(options: MessageOptions) {
-  const files = options.file.map((path) => ({
-    kind: 'file',
-    name: path.split('/').at(-1) ?? 'file',
-    content: readNamedFile(path).toString('base64'),
-    encoding: 'base64',
-  }))
-  const texts = options.text.map((content) => ({ kind: 'text', content }))
-  return {
-    context: [...files, ...texts],
-    ...(options.schema === undefined ? {} : { output_schema: parseSchema(options.schema) }),
-    ...(options.maxMinutes === undefined ? {} : { budget: { max_minutes: options.maxMinutes } }),
-    ...(options.timeoutMinutes === undefined ? {} : { timeout_minutes: options.timeoutMinutes }),
-  }
-}
-
-function parseSchema(path: string): unknown {
-  try {
-    return JSON.parse(readNamedFile(path).toString('utf8')) as unknown
-  } catch (cause) {
-    if (cause instanceof SyntaxError) throw usage(`--schema ${path} is not JSON: ${cause.message}`)
-    throw cause
-  }
-}
-
 function localOptions(context: Context, options: MessageOptions, repo: string | null) {
-  return { server: context.server(), output: context.output, repo, createRepo: options.createRepo === true }
+  return {
+    server: context.server(),
+    output: context.output,
+    repo,
+    createRepo: options.createRepo === true,
+    mayAsk: true,
+  }
 }
 
 async function repoHere(context: Context): Promise<string> {
@@ -286,7 +246,9 @@ async function list(options: {
       String(session.turns.length),
       last?.outcome ?? last?.state ?? '',
       ago(session.updated_at, now),
-      (last?.summary ?? last?.message ?? '').slice(0, 60),
+      session.needs_input === null
+        ? (last?.summary ?? last?.message ?? '').slice(0, 60)
+        : `asks: ${session.needs_input.slice(0, 100)}`,
     ]
   })
   context.output.table(['NAME', 'REPO', 'STATE', 'TURNS', 'LAST', 'UPDATED', 'ABOUT'], rows, {
@@ -306,7 +268,18 @@ async function events(name: string, options: { follow?: boolean; since: number; 
   if (options.follow === true) {
     await followEvents(
       context.server(),
-      { name, since: options.since, signal: new AbortController().signal, until: () => false },
+      {
+        name,
+        since: options.since,
+        signal: new AbortController().signal,
+        patience: createPatience({
+          met: false,
+          limitMs: patienceMs(context.env),
+          again: `hangar session events ${name} -f`,
+          say: context.output.say,
+        }),
+        until: () => false,
+      },
       print,
     )
     return

@@ -1,4 +1,4 @@
-/** What can be looked up fast and rebuilt from git: LevelDB in typed sections. Deleting its directory loses nothing but open cursors. */
+/** What can be looked up fast and rebuilt from git: LevelDB in typed sections. Deleting its directory loses nothing but open cursors and MCP sessions. */
 import { randomBytes } from 'node:crypto'
 import { mkdir, rename } from 'node:fs/promises'
 import { Level } from 'level'
@@ -28,6 +28,17 @@ export interface SessionEntry {
   readonly session: SessionRecord
 }
 
+/** How an MCP client began its session, kept so that it goes on after a restart of the server. */
+export interface McpSessionRecord {
+  /** Whose it is; no other token finds it. */
+  readonly tokenId: string
+  /** The client's `initialize` message. */
+  readonly initialize: unknown
+  /** URIs that the client is subscribed to. */
+  readonly watched: readonly string[]
+  readonly usedAt: number
+}
+
 /** Each section with the type of its values. */
 export interface Sections {
   /** By session name. */
@@ -38,6 +49,8 @@ export interface Sections {
   runEvents: RunEvent
   /** By `orderKey`; the value is the session's name. Read in reverse for the newest first. */
   order: string
+  /** By session name: those whose question waits for an answer. */
+  questions: true
   /** By id. */
   tokens: Token
   /** By `refSeenKey`. */
@@ -46,6 +59,8 @@ export interface Sections {
   storeEvents: StoreEvent
   /** By session name; how far the output of its turn was taken in. */
   cursors: unknown
+  /** By session id. The one section that nothing else could give back: reindexing leaves it as it is. */
+  mcpSessions: McpSessionRecord
   meta: unknown
 }
 export type SectionName = keyof Sections
@@ -72,7 +87,7 @@ export type IndexChange = {
 }[SectionName]
 
 export type Index = { readonly [S in SectionName]: Section<Sections[S]> } & {
-  /** It was made empty just now, so it wants a full reindex. */
+  /** It was made just now, or by a hangar that kept other sections, so it wants a full reindex. */
   readonly fresh: boolean
   /** All or nothing; a null value deletes. `durable` waits for the disk. */
   batch(changes: readonly IndexChange[], options?: { durable?: boolean }): Promise<void>
@@ -84,8 +99,10 @@ export type Index = { readonly [S in SectionName]: Section<Sections[S]> } & {
 /** In the order of the database; `!` ends a section's name in its keys. */
 export const SECTIONS: readonly SectionName[] = [
   'cursors',
+  'mcpSessions',
   'meta',
   'order',
+  'questions',
   'refsSeen',
   'runEvents',
   'sessions',
@@ -110,8 +127,8 @@ export async function openIndex(deps: { readonly dir: string; readonly log: Log 
     await rename(deps.dir, aside)
     return openLevel(deps.dir)
   })
-  const fresh = (await level.get('meta!opened')) === undefined
-  if (fresh) await level.put('meta!opened', 'true')
+  const fresh = (await level.get('meta!sections')) !== JSON.stringify(SECTIONS)
+  if (fresh) await level.put('meta!sections', JSON.stringify(SECTIONS))
   const sections = Object.fromEntries(SECTIONS.map((name) => [name, createSection(level, name)]))
   return {
     ...(sections as { readonly [S in SectionName]: Section<Sections[S]> }),

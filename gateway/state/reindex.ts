@@ -89,6 +89,7 @@ async function indexSession({ index, ledger }: ReindexDeps, place: SessionPlace)
   const added: IndexChange[] = [
     { section: 'sessions', key: name, value: { logOid, repo: slug, session } },
     { section: 'order', key: orderKey(session.createdAt, name), value: name },
+    ...(session.needsInput === null ? [] : [{ section: 'questions', key: name, value: true } as const]),
   ]
   const recorded = new Set<number>()
   for (let turn = 1; turn <= session.turns; turn += 1) {
@@ -127,7 +128,10 @@ async function dropChanges(
   const prefix = `${name}/`
   const before = await index.sessions.get(name)
   const events = await index.runEvents.range({ prefix })
-  const changes: IndexChange[] = [{ section: 'sessions', key: name, value: null }]
+  const changes: IndexChange[] = [
+    { section: 'sessions', key: name, value: null },
+    { section: 'questions', key: name, value: null },
+  ]
   if (!options.keepLive) changes.push({ section: 'cursors', key: name, value: null })
   if (before !== null) changes.push({ section: 'order', key: orderKey(before.session.createdAt, name), value: null })
   for (const [key] of await index.turns.range({ prefix })) changes.push({ section: 'turns', key, value: null })

@@ -1,4 +1,5 @@
 /** The table of all operations. */
+import { INBOX_OPERATIONS } from './inbox.ts'
 import type { Operation } from './operation.ts'
 import { REPO_OPERATIONS } from './repos.ts'
 import { SESSION_OUT_OPERATIONS } from './session-out.ts'
@@ -8,6 +9,7 @@ import { TOKEN_OPERATIONS } from './tokens.ts'
 export const OPERATIONS: readonly Operation[] = [
   ...SESSION_OPERATIONS,
   ...SESSION_OUT_OPERATIONS,
+  ...INBOX_OPERATIONS,
   ...REPO_OPERATIONS,
   ...TOKEN_OPERATIONS,
 ]

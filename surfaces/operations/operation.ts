@@ -15,6 +15,7 @@ import type { SessionEvents } from '../../orchestrator/session-events.ts'
 import type { SessionOut } from '../../orchestrator/session-out.ts'
 import type { SessionRecords } from '../../orchestrator/session-records.ts'
 import type { Sessions } from '../../orchestrator/sessions.ts'
+import type { Surface } from '../next-steps.ts'
 
 /** The services that handlers work with. */
 export interface Services {
@@ -35,6 +36,8 @@ export interface Services {
 /** One call of an operation. */
 export interface Call {
   readonly caller: TokenCaller
+  /** Hints are in its words, and pages fit it. */
+  readonly surface: Surface
   readonly services: Services
   /** Aborts when the caller goes away. */
   readonly signal: AbortSignal
@@ -53,9 +56,39 @@ export type Reply =
   | { readonly kind: 'stream'; readonly contentType: string; readonly content: Readable }
   | { readonly kind: 'empty' }
 
+/** One artifact as `artifactView` shows it. */
+export interface ArtifactLink {
+  readonly path: string
+  readonly turn: number
+  readonly uri: string
+  readonly size: number
+  readonly content_type: string
+}
+
+/** What makes an operation an MCP tool: what a model must know beyond the summary, and how an answer that is no JSON is given. */
+export interface ToolTraits<I extends TObject = TObject> {
+  readonly title: string
+  /** Follows the summary: when to use it, what comes next. */
+  readonly advice: string
+  /** The arguments of one call, shown in the description. */
+  readonly example: Readonly<Record<string, unknown>>
+  /** MCP's hints: it changes nothing; it may take something away; it may be repeated. */
+  readonly effect: 'reads' | 'adds' | 'takes away'
+  /** Every call with the same arguments is the same request, told apart by this field: a call that was cut off may be made again. */
+  readonly idempotentBy?: string
+  /** It waits for a turn of the session in `ref`; progress is told meanwhile. */
+  readonly waits?: true
+  /** The artifacts that a JSON answer tells of; they are linked as resources. */
+  artifacts?(body: unknown): readonly ArtifactLink[]
+  /** An answer of bytes is given as text when it is text; too large for that, it is refused with where else it is to be had. */
+  readonly bytes?: { elsewhere(input: Static<I>): { readonly path: string; readonly command: string } }
+}
+
 export interface Operation<I extends TObject = TObject> {
   readonly name: string
   readonly summary: string
+  /** What holds over REST only. */
+  readonly restNote?: string
   readonly scope: Scope
   /** `{name}` parts are taken from the path; of a GET or DELETE the rest is the query, of others the body. */
   readonly method: 'get' | 'post' | 'delete'
@@ -66,6 +99,10 @@ export interface Operation<I extends TObject = TObject> {
   readonly status: number
   /** The content type where the answer is no JSON. */
   readonly contentType?: string
+  /** The CLI command that does the same, after `hangar`; where a sentence names it, MCP names the tool. */
+  readonly cli?: string
+  /** Absent: it is no MCP tool. */
+  readonly tool?: ToolTraits<I>
   handle(call: Call, input: Static<I>): Promise<Reply>
 }
 
@@ -73,6 +110,19 @@ export interface Operation<I extends TObject = TObject> {
 export function operation<I extends TObject>(definition: Operation<I>): Operation {
   return definition as unknown as Operation
 }
+
+/** The items that fit a model's context: over MCP a page is cut short, never below one item. */
+export function fitPage<T>(surface: Surface, items: readonly T[]): readonly T[] {
+  if (surface === 'rest') return items
+  let bytes = 0
+  const last = items.findIndex((item) => {
+    bytes += JSON.stringify(item).length
+    return bytes > MCP_PAGE_BYTES
+  })
+  return last === -1 ? items : items.slice(0, Math.max(1, last))
+}
+
+const MCP_PAGE_BYTES = 48 * 1024
 
 export function json(status: number, body: unknown, location?: string): Reply {
   return location === undefined ? { kind: 'json', status, body } : { kind: 'json', status, body, location }

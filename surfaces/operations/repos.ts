@@ -36,6 +36,13 @@ const listRepos = operation({
   scope: 'read',
   method: 'get',
   path: '/api/repos',
+  cli: 'repo list',
+  tool: {
+    title: 'List repos',
+    advice: 'repo of new_session is one of their slugs.',
+    example: {},
+    effect: 'reads',
+  },
   input: Type.Object({}, strict),
   output: listOf(RepoShape),
   status: 200,

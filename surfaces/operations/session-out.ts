@@ -1,23 +1,32 @@
 /** The operations that give a session's work back: events, patch, pull, artifacts. */
 import { Type } from '@sinclair/typebox'
 import { parseOid, parseSessionName } from '../../domain/names.ts'
+import { artifactRestPath } from '../../exchange/artifact-uri.ts'
 import { ArtifactShape, EventShape, listOf, SessionRef } from '../shapes.ts'
 import { artifactView, eventView } from '../views.ts'
-import { json, type Operation, operation, sessionFor } from './operation.ts'
+import { type ArtifactLink, fitPage, json, type Operation, operation, sessionFor } from './operation.ts'
 
 const strict = { additionalProperties: false } as const
 
 const getEvents = operation({
   name: 'get_events',
-  summary: "Reads a session's run events; with Accept: text/event-stream they come live, resumable by Last-Event-ID.",
+  summary: "Reads a session's run events.",
+  restNote: 'With Accept: text/event-stream they come live, resumable by Last-Event-ID.',
   scope: 'read',
   method: 'get',
   path: '/api/sessions/{ref}/events',
+  cli: 'session events',
+  tool: {
+    title: 'Read the events of a session',
+    advice: 'What the agent said and did, in order. Give next_cursor as since for what follows.',
+    example: { ref: 'csv-fix', since: 0, limit: 100 },
+    effect: 'reads',
+  },
   input: Type.Object(
     {
       ref: SessionRef,
       since: Type.Optional(Type.Integer({ minimum: 0, default: 0, description: 'Only events after this seq.' })),
-      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000, default: 200 })),
+      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000, default: 200, description: 'Events a page.' })),
     },
     strict,
   ),
@@ -28,10 +37,12 @@ const getEvents = operation({
     await sessionFor(call, name)
     const limit = input.limit ?? 200
     const events = await call.services.events.read(name, input.since ?? 0, limit)
-    const last = events.at(-1)
+    const shown = fitPage(call.surface, events)
+    const last = shown.at(-1)
+    const full = events.length === limit || shown.length < events.length
     return json(200, {
-      items: events.map(eventView),
-      next_cursor: events.length === limit && last !== undefined ? String(last.seq) : null,
+      items: shown.map(eventView),
+      next_cursor: full && last !== undefined ? String(last.seq) : null,
     })
   },
 })
@@ -42,6 +53,26 @@ const getPatch = operation({
   scope: 'read',
   method: 'get',
   path: '/api/sessions/{ref}/patch',
+  cli: 'session patch',
+  tool: {
+    title: "Get a session's change as a patch",
+    advice:
+      'Save the text as it is and run git apply on the base that the work was handed over from; from: handover leaves out what was handed over.',
+    example: { ref: 'csv-fix' },
+    effect: 'reads',
+    bytes: {
+      elsewhere: ({ ref, turn, from }) => {
+        const query = new URLSearchParams({
+          ...(turn === undefined ? {} : { turn: String(turn) }),
+          ...(from === undefined ? {} : { from }),
+        }).toString()
+        return {
+          path: `/api/sessions/${ref}/patch${query === '' ? '' : `?${query}`}`,
+          command: `hangar session patch ${ref}${turn === undefined ? '' : ` --turn ${turn}`}${from === undefined ? '' : ` --from ${from}`}`,
+        }
+      },
+    },
+  },
   input: Type.Object(
     {
       ref: SessionRef,
@@ -72,6 +103,7 @@ const pull = operation({
   scope: 'read',
   method: 'get',
   path: '/api/sessions/{ref}/pull',
+  cli: 'session pull',
   input: Type.Object(
     {
       ref: SessionRef,
@@ -103,6 +135,14 @@ const listArtifacts = operation({
   scope: 'read',
   method: 'get',
   path: '/api/sessions/{ref}/artifacts',
+  cli: 'session artifacts',
+  tool: {
+    title: 'List artifacts',
+    advice: 'Read one with get_artifact, or as the resource that its uri names.',
+    example: { ref: 'csv-fix' },
+    effect: 'reads',
+    artifacts: (body) => (body as { items: ArtifactLink[] }).items,
+  },
   input: Type.Object({ ref: SessionRef }, strict),
   output: listOf(ArtifactShape),
   status: 200,
@@ -120,7 +160,26 @@ const getArtifact = operation({
   scope: 'read',
   method: 'get',
   path: '/api/sessions/{ref}/artifacts/{turn}/{path}',
-  input: Type.Object({ ref: SessionRef, turn: Type.Integer({ minimum: 1 }), path: Type.String() }, strict),
+  tool: {
+    title: 'Get an artifact',
+    advice: 'Text comes as text, an image as an image, all else as base64.',
+    example: { ref: 'csv-fix', turn: 1, path: 'coverage.html' },
+    effect: 'reads',
+    bytes: {
+      elsewhere: ({ ref, turn, path }) => ({
+        path: artifactRestPath(ref, turn, path),
+        command: `hangar session artifacts ${ref} --get ${path}`,
+      }),
+    },
+  },
+  input: Type.Object(
+    {
+      ref: SessionRef,
+      turn: Type.Integer({ minimum: 1, description: 'The turn that handed it back.' }),
+      path: Type.String({ description: 'As list_artifacts and wait_for_turn give it.' }),
+    },
+    strict,
+  ),
   output: null,
   contentType: 'application/octet-stream',
   status: 200,

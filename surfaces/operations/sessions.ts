@@ -8,7 +8,7 @@ import { waitForTurn } from '../../orchestrator/waiting.ts'
 import { messageOfWire } from '../context-wire.ts'
 import { listOf, messageFields, SessionRef, SessionShape, TurnShape, WaitShape } from '../shapes.ts'
 import { sessionView, turnView, waitView } from '../views.ts'
-import { type Call, json, type Operation, operation, sessionFor } from './operation.ts'
+import { type ArtifactLink, type Call, fitPage, json, type Operation, operation, sessionFor } from './operation.ts'
 
 const strict = { additionalProperties: false } as const
 const PAGE = 50
@@ -19,6 +19,24 @@ const newSession = operation({
   scope: 'sessions',
   method: 'post',
   path: '/api/sessions',
+  cli: 'session new',
+  tool: {
+    title: 'Begin a session',
+    advice:
+      'Hand half-finished work over in context: commits that the server lacks as one bundle (git bundle create - HEAD --not BASE, base64) with base_commit, ' +
+      'uncommitted changes as a patch (git diff --binary HEAD), anything else as files. The agent starts at once: call wait_for_turn next. ' +
+      'The same call made again gives the same session.',
+    example: {
+      name: 'csv-fix',
+      repo: 'acme/app',
+      message: 'finish this and add tests',
+      context: [{ kind: 'file', name: 'trace.txt', content: 'Error: …' }],
+      output_schema: { type: 'object', properties: { tests_added: { type: 'integer' } } },
+    },
+    effect: 'adds',
+    idempotentBy: 'name',
+    artifacts: artifactsOfTurns,
+  },
   input: Type.Object(
     {
       name: SessionRef,
@@ -48,6 +66,7 @@ const newSession = operation({
       ref: input.ref ?? null,
       environment,
       ...messageOfWire(input),
+      requester: call.caller.name,
       idempotency: call.idempotency,
     })
     return json(201, await view(call, session.name), `/api/sessions/${session.name}`)
@@ -60,10 +79,18 @@ const sendToSession = operation({
   scope: 'sessions',
   method: 'post',
   path: '/api/sessions/{ref}/turns',
+  cli: 'session send',
+  tool: {
+    title: 'Send a message',
+    advice:
+      'Give message, or option for one of the offered answers. While a turn runs, the message waits its turn. Call wait_for_turn next.',
+    example: { ref: 'csv-fix', message: 'keep the old column names' },
+    effect: 'adds',
+  },
   input: Type.Object(
     {
       ref: SessionRef,
-      message: Type.Optional(Type.String()),
+      message: Type.Optional(Type.String({ description: 'What is to be done next, or the answer.' })),
       option: Type.Optional(Type.Integer({ minimum: 1, description: 'The number of an offered answer, from 1.' })),
       ...messageFields,
     },
@@ -77,6 +104,7 @@ const sendToSession = operation({
     const turn = await call.services.sessions.send(name, {
       ...messageOfWire({ ...input, message: input.message ?? '' }),
       option: input.option ?? null,
+      requester: call.caller.name,
       idempotency: call.idempotency,
     })
     return json(202, turnView(name, turn), `/api/sessions/${name}`)
@@ -89,13 +117,22 @@ const listSessions = operation({
   scope: 'read',
   method: 'get',
   path: '/api/sessions',
+  cli: 'session list',
+  tool: {
+    title: 'List sessions',
+    advice: 'With needs_input: true, those that wait for an answer.',
+    example: { repo: 'acme/app', needs_input: true },
+    effect: 'reads',
+  },
   input: Type.Object(
     {
-      repo: Type.Optional(Type.String()),
-      state: Type.Optional(Type.String()),
+      repo: Type.Optional(Type.String({ description: 'Only sessions of this repo, owner/name.' })),
+      state: Type.Optional(Type.String({ description: 'creating, idle, running, suspended, closed or failed.' })),
       needs_input: Type.Optional(Type.Boolean({ description: 'Only sessions that wait for an answer.' })),
-      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 200, default: PAGE })),
-      cursor: Type.Optional(Type.String({ pattern: '^[0-9]{15}/[a-z0-9-]{1,63}$' })),
+      limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 200, default: PAGE, description: 'Sessions a page.' })),
+      cursor: Type.Optional(
+        Type.String({ pattern: '^[0-9]{15}/[a-z0-9-]{1,63}$', description: 'next_cursor of the page before.' }),
+      ),
     },
     strict,
   ),
@@ -127,10 +164,15 @@ const listSessions = operation({
       more = fresh.length > 0
     }
     // One that was removed meanwhile, or whose repo cannot be read, must not hide the others.
-    const items = (await Promise.all(found.map(({ name }) => view(call, name).catch(() => null)))).filter(
-      (item) => item !== null,
+    const views = await Promise.all(
+      found.map(async ({ key, name }) => ({ key, item: await view(call, name).catch(() => null) })),
     )
-    return json(200, { items, next_cursor: found.length === limit ? (found.at(-1)?.key ?? null) : null })
+    const shown = fitPage(call.surface, views)
+    const full = found.length === limit || shown.length < views.length
+    return json(200, {
+      items: shown.map(({ item }) => item).filter((item) => item !== null),
+      next_cursor: full ? (shown.at(-1)?.key ?? null) : null,
+    })
   },
 })
 
@@ -140,6 +182,14 @@ const getSession = operation({
   scope: 'read',
   method: 'get',
   path: '/api/sessions/{ref}',
+  cli: 'session show',
+  tool: {
+    title: 'Show a session',
+    advice: 'Its state is also the resource hangar://sessions/<name>, which can be subscribed to.',
+    example: { ref: 'csv-fix' },
+    effect: 'reads',
+    artifacts: artifactsOfTurns,
+  },
   input: Type.Object({ ref: SessionRef }, strict),
   output: SessionShape,
   status: 200,
@@ -156,10 +206,24 @@ const wait = operation({
   scope: 'read',
   method: 'get',
   path: '/api/sessions/{ref}/wait',
+  cli: 'session wait',
+  tool: {
+    title: 'Wait for a turn',
+    advice:
+      'done: false means that it still runs: call it again. done: true gives outcome, summary, result (fits output_schema), artifacts, and the question when outcome is ' +
+      'needs_input (answer with send_to_session). hint says which tool to call next. Progress is told meanwhile to clients that ask for it; to others it answers within 50 seconds. ' +
+      'Cancelling the wait does not stop the turn (cancel_turn does).',
+    example: { ref: 'csv-fix', timeout_seconds: 600 },
+    effect: 'reads',
+    waits: true,
+    artifacts: (body) => (body as { artifacts: ArtifactLink[] }).artifacts,
+  },
   input: Type.Object(
     {
       ref: SessionRef,
-      timeout_seconds: Type.Optional(Type.Number({ minimum: 0, maximum: 600, default: 50 })),
+      timeout_seconds: Type.Optional(
+        Type.Number({ minimum: 0, maximum: 600, default: 50, description: 'How long to wait at most.' }),
+      ),
       turn: Type.Optional(Type.Integer({ minimum: 1, description: 'Default: the newest turn.' })),
     },
     strict,
@@ -170,7 +234,7 @@ const wait = operation({
     const name = parseSessionName(input.ref)
     await sessionFor(call, name)
     const options = { turn: input.turn ?? null, timeoutMs: (input.timeout_seconds ?? 50) * 1000, signal: call.signal }
-    return json(200, waitView(await waitForTurn(call.services, name, options)))
+    return json(200, waitView(await waitForTurn(call.services, name, options), call.surface))
   },
 })
 
@@ -180,6 +244,13 @@ const cancel = operation({
   scope: 'sessions',
   method: 'post',
   path: '/api/sessions/{ref}/cancel',
+  cli: 'session cancel',
+  tool: {
+    title: 'Stop a turn',
+    advice: 'The session stays, and takes further messages.',
+    example: { ref: 'csv-fix' },
+    effect: 'takes away',
+  },
   input: Type.Object({ ref: SessionRef }, strict),
   output: SessionShape,
   status: 200,
@@ -197,7 +268,20 @@ const close = operation({
   scope: 'sessions',
   method: 'post',
   path: '/api/sessions/{ref}/close',
-  input: Type.Object({ ref: SessionRef, delete: Type.Optional(Type.Boolean()) }, strict),
+  cli: 'session close',
+  tool: {
+    title: 'Close a session',
+    advice: 'Fetch the work first when delete is given.',
+    example: { ref: 'csv-fix' },
+    effect: 'takes away',
+  },
+  input: Type.Object(
+    {
+      ref: SessionRef,
+      delete: Type.Optional(Type.Boolean({ description: 'Remove its branch and records as well, and free its name.' })),
+    },
+    strict,
+  ),
   output: SessionShape,
   status: 200,
   handle: async (call, input) => {
@@ -220,6 +304,10 @@ export const SESSION_OPERATIONS: readonly Operation[] = [
   close,
 ]
 
+function artifactsOfTurns(body: unknown): readonly ArtifactLink[] {
+  return (body as { turns: { artifacts: ArtifactLink[] }[] }).turns.flatMap((turn) => turn.artifacts)
+}
+
 async function view(call: Call, name: SessionName) {
   const { records } = call.services
   const [{ session }, turns, repo] = await Promise.all([
@@ -233,5 +321,7 @@ async function view(call: Call, name: SessionName) {
 function checkHarness(call: Call, environment: string, harness: string | undefined): void {
   const configured = call.services.config.environments.get(environment)
   if (harness !== undefined && configured !== undefined && configured.harness !== harness)
-    throw errors.harnessUnusable(`environment ${environment} runs the harness ${configured.harness}, not ${harness}`)
+    throw errors.harnessUnusable(
+      `environment ${environment} runs the harness ${configured.harness}, not ${harness}; leave the harness out, or choose another environment`,
+    )
 }

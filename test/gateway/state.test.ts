@@ -1,6 +1,7 @@
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
+import { Level } from 'level'
 import * as openpgp from 'openpgp'
 import t from 'tap'
 import type { GrantCaller } from '../../domain/grant.ts'
@@ -14,7 +15,7 @@ import { createSigner } from '../../gateway/state/sign.ts'
 import { createTokens } from '../../gateway/tokens.ts'
 import { clock, gitIn, log, openStore, random, ref, SLUG, type Store } from './store-fixture.ts'
 
-const REBUILT: readonly SectionName[] = ['sessions', 'turns', 'runEvents', 'order', 'tokens']
+const REBUILT: readonly SectionName[] = ['sessions', 'turns', 'runEvents', 'order', 'questions', 'tokens']
 const oid = (digit: string) => digit.repeat(40) as Oid
 
 async function dumpOf(index: Index, sections?: readonly SectionName[]): Promise<[string, string][]> {
@@ -56,6 +57,12 @@ t.test('the index', async (t) => {
     const again = await openIndex({ dir, log })
     t.notOk(again.fresh)
     await again.close()
+    const level = new Level(dir)
+    await level.put('meta!sections', '["sessions"]')
+    await level.close()
+    const older = await openIndex({ dir, log })
+    t.ok(older.fresh, 'made by a hangar that kept other sections: it wants a full reindex')
+    await older.close()
     for (const name of readdirSync(dir)) if (/^(CURRENT|MANIFEST)/.test(name)) writeFileSync(join(dir, name), 'junk')
     const made = await openIndex({ dir, log })
     t.ok(made.fresh)

@@ -168,7 +168,7 @@ t.test('the CLI says how a turn ended by its exit status', async (t) => {
     [['session', 'new', 'x', 'y', '--repo', 'local/app', '--file', '/nowhere'], 2, /\/nowhere cannot be read/],
     [['session', 'new', 'x'], 2, /missing required argument 'message'/],
     [['session', 'frobnicate'], 2, /./],
-    [['session', 'send', 'asks'], 2, /say something/],
+    [['session', 'send', 'asks'], 2, /no message was given/],
     [['repo', 'add', 'local/app'], 2, /already/],
     [['repo', 'remove', 'local/app'], 2, /--yes/],
     [['token', 'create', 'x', '--scope', 'everything'], 2, /scopes/],

@@ -1,9 +1,8 @@
 /** The server is killed with -9, at any moment of a turn: after a restart the turn goes on, or ends with its true outcome, once. */
-import { type ChildProcess, spawn } from 'node:child_process'
-import { readFileSync, writeFileSync } from 'node:fs'
-import { createServer } from 'node:net'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import t, { type Test } from 'tap'
+import t from 'tap'
+import { freePort, serve } from './served.ts'
 import { api, MAIN, run, serverEnvironment, shell, temporaryDirectory, waitUntil } from './support.ts'
 
 const AGENT = `
@@ -19,44 +18,6 @@ hangar-agent done "did turn $HANGAR_TURN"
 echo "ran" >>"$HANGAR_CONVERSATION/runs-$HANGAR_TURN"
 cp "$HANGAR_CONVERSATION/runs-$HANGAR_TURN" "$HANGAR_IO/out/artifacts/runs.txt"
 `
-
-interface Served {
-  readonly url: string
-  readonly token: string
-  kill(): Promise<void>
-}
-
-async function freePort(): Promise<number> {
-  return new Promise((resolve) => {
-    const probe = createServer().listen(0, '127.0.0.1', () => {
-      const { port } = probe.address() as { port: number }
-      probe.close(() => resolve(port))
-    })
-  })
-}
-
-/** `hangar serve` as its own process, killed with -9 at the end as well. */
-async function serve(t: Test, dir: string, env: Record<string, string>, args: readonly string[] = []): Promise<Served> {
-  const child: ChildProcess = spawn(process.execPath, [MAIN, 'serve', ...args], {
-    env: { ...env, HANGAR_LOG: 'warn' },
-    stdio: ['ignore', 'ignore', 'pipe'],
-  })
-  let said = ''
-  child.stderr?.on('data', (chunk: Buffer) => {
-    said += chunk.toString()
-  })
-  const ended = new Promise<void>((resolve) => child.once('exit', () => resolve()))
-  const kill = async () => {
-    child.kill('SIGKILL')
-    await ended
-  }
-  t.teardown(kill)
-  await waitUntil(`the server answers (${said})`, () => /hangar serves (\S+),/.test(said) || child.exitCode !== null)
-  const url = /hangar serves (\S+),/.exec(said)?.[1]
-  if (url === undefined) throw new Error(said)
-  const { token } = JSON.parse(readFileSync(join(dir, 'config', 'hangar', 'cli.json'), 'utf8')) as { token: string }
-  return { url, token, kill }
-}
 
 t.test('kill -9 loses nothing and does nothing twice', { timeout: 900_000 }, async (story) => {
   const t = story

@@ -17,7 +17,7 @@ import { fileURLToPath } from 'node:url'
 import type { Test } from 'tap'
 import { readConfig } from '../../domain/config.ts'
 import type { Log } from '../../domain/ports.ts'
-import { type HangarServer, startServer } from '../../surfaces/server.ts'
+import { type HangarServer, type ServerOptions, startServer } from '../../surfaces/server.ts'
 
 export const MAIN = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
 
@@ -66,6 +66,8 @@ export interface HangarOptions {
   readonly agent: string
   readonly settings?: Readonly<Record<string, string>>
   readonly config?: Readonly<Record<string, unknown>>
+  /** Bounds and intervals of MCP; the clock. */
+  readonly server?: Pick<ServerOptions, 'mcp' | 'clock'>
 }
 
 /** A directory outside of the project (its own .git would be found from inside), removed at the end. */
@@ -82,7 +84,7 @@ export function removeTree(dir: string): void {
 export async function startHangar(t: Test, options: HangarOptions): Promise<Hangar> {
   const dir = temporaryDirectory(t)
   const env = serverEnvironment(dir, options)
-  const hangar = await open(dir, env, false)
+  const hangar = await open(dir, env, options.server ?? {})
   t.teardown(() => hangar.close())
   return hangar
 }
@@ -112,12 +114,16 @@ export function serverEnvironment(dir: string, options: HangarOptions): Record<s
   }
 }
 
-async function open(dir: string, env: Record<string, string>, reindex: boolean): Promise<Hangar> {
+async function open(
+  dir: string,
+  env: Record<string, string>,
+  more: Pick<ServerOptions, 'mcp' | 'clock' | 'reindex'>,
+): Promise<Hangar> {
   const server = await startServer({
     config: readConfig({ env }),
     log: SILENT,
     cliFile: join(dir, 'config', 'hangar', 'cli.json'),
-    reindex,
+    ...more,
   })
   const { token } = JSON.parse(readFileSync(join(dir, 'config', 'hangar', 'cli.json'), 'utf8')) as { token: string }
   const { url } = server
@@ -138,7 +144,8 @@ async function open(dir: string, env: Record<string, string>, reindex: boolean):
       }),
     restart: async (options = {}) => {
       await server.close()
-      return open(dir, { ...env, HANGAR_LISTEN: `127.0.0.1:${new URL(url).port}` }, options.reindex === true)
+      const listen = `127.0.0.1:${new URL(url).port}`
+      return open(dir, { ...env, HANGAR_LISTEN: listen }, { ...more, reindex: options.reindex === true })
     },
     close: () => server.close(),
   }
