@@ -1,38 +1,7 @@
-/** A session's run events as lines that a person likes to read, live or as they were. */
+/** A session's run events as they come, over connections that may break. */
 import { away, call, type Server, serverEvents } from './client.ts'
-import { type Output, printable } from './output.ts'
 import type { Patience } from './patience.ts'
 import type { WireEvent } from './wire.ts'
-
-const FIRST_LINE = 200
-
-/** One event as one line; null for what says nothing to a person. */
-export function eventLine(event: WireEvent, output: Output): string | null {
-  const at = output.dim(event.ts.slice(11, 19))
-  const text = (value: unknown) =>
-    printable(typeof value === 'string' ? value : '')
-      .replace(/\s*\n\s*/g, ' ')
-      .slice(0, FIRST_LINE)
-  switch (event.kind) {
-    case 'message':
-      return `${at} ${event['role'] === 'stderr' ? output.dim(`! ${text(event['text'])}`) : text(event['text'])}`
-    case 'progress':
-      return `${at} ${output.colour('▸', 'cyan')} ${text(event['message'])}${typeof event['pct'] === 'number' ? output.dim(` ${event['pct']}%`) : ''}`
-    case 'state':
-      return `${at} ${output.dim(`· ${text(event['text'])}`)}`
-    case 'tool_call':
-      return `${at} ${output.dim(`⋯ ${text(event['name'])} ${text(event['input']).slice(0, 100)}`)}`
-    case 'command':
-      if (event['phase'] === 'start') return `${at} ${output.bold('$')} ${text(event['command'])}`
-      return event['exit_code'] === 0 ? null : `${at} ${output.colour(`exit ${String(event['exit_code'])}`, 'red')}`
-    case 'file_change':
-      return `${at} ${output.colour('±', 'yellow')} ${(event['changes'] as { path: string }[]).map((change) => text(change.path)).join(', ')}`
-    case 'error':
-      return `${at} ${output.colour(`error: ${text(event['message'])}`, 'red')}`
-    default:
-      return null
-  }
-}
 
 /** The server sends a comment every 15 seconds; a stream without any is one whose other end is gone. */
 const SILENT_MS = 60_000

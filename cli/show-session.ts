@@ -1,6 +1,7 @@
 /** A session for a person: where it stands, and each of its turns in a few lines. */
 import type { Context } from './command.ts'
 import { ago, printable } from './output.ts'
+import { usageText } from './timeline.ts'
 import type { WireSession, WireTurn } from './wire.ts'
 
 export function showSession({ output }: Context, session: WireSession): void {
@@ -27,6 +28,9 @@ export function showSession({ output }: Context, session: WireSession): void {
         : `${session.sandbox.id} (${session.sandbox.provider}, ${session.sandbox.state})`,
     ],
     ['agent', `${session.harness} in environment ${session.environment}`],
+    ...(session.usage.input_tokens + session.usage.output_tokens === 0
+      ? []
+      : [['used', usageText(session.usage)] as [string, string]]),
     ['updated', ago(session.updated_at, now)],
   ]
   for (const [key, value] of facts) output.data(`${output.dim(key.padEnd(11))}${value}\n`)
@@ -50,6 +54,8 @@ function turnText(turn: WireTurn, title: string): string {
         .slice(0, 12)
         .map((line) => `  ${line}`),
     )
+  if (turn.usage !== null) lines.push(`  used: ${usageText(turn.usage)}`)
+  if (turn.repair_usage !== null) lines.push(`  used by the repair of its result: ${usageText(turn.repair_usage)}`)
   if (turn.result !== null) lines.push(`  result: ${JSON.stringify(turn.result).slice(0, 300)}`)
   if (turn.result_error !== null) lines.push(`  no structured result: ${firstLine(turn.result_error)}`)
   for (const artifact of turn.artifacts) lines.push(`  artifact: ${artifact.path} (${artifact.size} bytes)`)

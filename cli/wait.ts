@@ -2,9 +2,10 @@
 import { callJson } from './client.ts'
 import type { Context } from './command.ts'
 import { EXIT, type ExitStatus } from './failure.ts'
-import { eventLine, followEvents } from './follow.ts'
+import { followEvents } from './follow.ts'
 import { type Output, printable } from './output.ts'
 import { createPatience, patienceMs } from './patience.ts'
+import { createTimeline } from './timeline.ts'
 import type { WireArtifact } from './wire.ts'
 
 /** How long the server is asked to wait at a time, and how much later than that it counts as away. */
@@ -92,11 +93,12 @@ async function showLive(context: Context, name: string, turn: number | null, sig
     until: (event: { kind: string; turn: number; [field: string]: unknown }) =>
       event.kind === 'state' && event['state'] === 'ended' && event.turn === (turn ?? event.turn),
   }
+  const timeline = createTimeline(context.output)
   await followEvents(context.server(), options, (event) => {
     if (turn !== null && event.turn !== turn) return
-    const line = eventLine(event, context.output)
-    if (line !== null) context.output.say(line)
+    for (const line of timeline.event(event)) context.output.say(line)
   }).catch(() => {})
+  for (const line of timeline.end()) context.output.say(line)
 }
 
 function report(context: Context, waited: Waited): ExitStatus {

@@ -13,10 +13,21 @@ export interface WireTurn {
   readonly warnings: readonly string[]
   readonly question: string | null
   readonly question_options: readonly string[]
+  readonly usage: WireUsage | null
+  readonly repair_usage: WireUsage | null
   readonly head_commit: string | null
   readonly checkpoint: string | null
   readonly started_at: string | null
   readonly ended_at: string | null
+}
+
+export interface WireUsage {
+  readonly input_tokens: number
+  readonly output_tokens: number
+  readonly cache_read_tokens: number
+  readonly cache_write_tokens: number
+  readonly cost_usd: number | null
+  readonly cost_source: 'reported' | 'priced' | null
 }
 
 export interface WireArtifact {
@@ -38,6 +49,7 @@ export interface WireSession {
   readonly question_options: readonly string[]
   readonly harness: string
   readonly environment: string
+  readonly usage: WireUsage
   readonly checkpoint: { readonly commit: string; readonly turn: number; readonly created_at: string } | null
   readonly sandbox: { readonly id: string; readonly provider: string; readonly state: string } | null
   readonly turns: readonly WireTurn[]

@@ -4,12 +4,13 @@ import { findCheckout, matchRepo } from '../checkout.ts'
 import { callJson } from '../client.ts'
 import { type Context, createContext, positiveNumber, wholeNumber } from '../command.ts'
 import { EXIT, type ExitStatus, type Failure, usage } from '../failure.ts'
-import { eventLine, followEvents } from '../follow.ts'
+import { followEvents } from '../follow.ts'
 import { handOver } from '../local-work.ts'
 import { type MessageOptions, messageBody, messageOptions, messageText } from '../message.ts'
 import { ago, printable } from '../output.ts'
 import { createPatience, patienceMs } from '../patience.ts'
 import { showSession } from '../show-session.ts'
+import { createTimeline } from '../timeline.ts'
 import { waitForEnd } from '../wait.ts'
 import type { Listed, WireEvent, WireRepo, WireSession, WireTurn } from '../wire.ts'
 import { addSessionOutCommands } from './session-out.ts'
@@ -261,10 +262,9 @@ async function list(options: {
 
 async function events(name: string, options: { follow?: boolean; since: number; json?: boolean }): Promise<void> {
   const context = createContext(options)
-  const print = (event: WireEvent) => {
-    const line = options.json === true ? JSON.stringify(event) : eventLine(event, context.output)
-    if (line !== null) context.output.data(`${line}\n`)
-  }
+  const timeline = createTimeline(context.output)
+  const write = (lines: readonly string[]) => context.output.data(lines.map((line) => `${line}\n`).join(''))
+  const print = (event: WireEvent) => write(options.json === true ? [JSON.stringify(event)] : timeline.event(event))
   if (options.follow === true) {
     await followEvents(
       context.server(),
@@ -290,7 +290,7 @@ async function events(name: string, options: { follow?: boolean; since: number; 
       query: { since, limit: 1000 },
     })
     for (const event of page.items) print(event)
-    if (page.next_cursor === null) return
+    if (page.next_cursor === null) return write(timeline.end())
     since = Number(page.next_cursor)
   }
 }
