@@ -50,6 +50,7 @@ const EnvironmentShape = Type.Object(
     path: Type.Optional(Strings),
     mounts: Type.Optional(Strings),
     timeout_minutes: Type.Optional(Positive),
+    idle_suspend_minutes: Type.Optional(Type.Union([Type.Null(), Positive])),
     budget: Type.Optional(BudgetShape),
   },
   strict,
@@ -201,6 +202,11 @@ export const ENVIRONMENT_SETTINGS = [
   { path: 'mounts', default: '`[]`', doc: 'Further files and directories of the host, bound read-only.' },
   { path: 'timeout_minutes', default: '`60`', doc: 'Minutes that a turn may run, where its message does not say.' },
   {
+    path: 'idle_suspend_minutes',
+    default: '`30`',
+    doc: 'Minutes after which an idle session is suspended: its sandbox goes, all of it is in git, and the next message makes a fresh one. `null`: never.',
+  },
+  {
     path: 'budget.max_minutes',
     default: '`budget.max_minutes`',
     doc: 'Minutes that a turn may run; passing them ends it as over_budget.',
@@ -248,6 +254,8 @@ export interface Environment {
   readonly path: readonly string[]
   readonly mounts: readonly string[]
   readonly timeoutMs: number
+  /** How long an idle session keeps its sandbox; null: for ever. */
+  readonly idleSuspendMs: number | null
   readonly budget: Budget
 }
 
@@ -346,6 +354,7 @@ function environmentsOf(
         path: shape.path ?? [],
         mounts: shape.mounts ?? [],
         timeoutMs: (shape.timeout_minutes ?? 60) * 60_000,
+        idleSuspendMs: shape.idle_suspend_minutes === null ? null : (shape.idle_suspend_minutes ?? 30) * 60_000,
         budget: {
           maxMinutes: shape.budget?.max_minutes ?? budget.maxMinutes,
           maxTokens: shape.budget?.max_tokens ?? budget.maxTokens,

@@ -11,6 +11,24 @@ export interface TurnInput {
   readonly outputSchema: unknown
 }
 
+/** What earlier turns left in `$HANGAR_IO`, for a fresh sandbox: their attachments, and the newest of each artifact. */
+export interface EarlierIo {
+  readonly attachments: readonly { readonly turn: number; readonly name: string; readonly content: Uint8Array }[]
+  readonly artifacts: readonly { readonly path: string; readonly content: Uint8Array }[]
+}
+
+/** A tar of it to unpack in `$HANGAR_IO`; null when there is nothing. */
+export function earlierTar({ attachments, artifacts }: EarlierIo): Readable | null {
+  if (attachments.length + artifacts.length === 0) return null
+  const tar = pack()
+  for (const { turn, name, content } of attachments)
+    tar.entry({ name: `${IO.in}/${turn}/${name}`, mode: 0o644 }, Buffer.from(content))
+  for (const { path, content } of artifacts)
+    tar.entry({ name: `${IO.artifacts}/${path}`, mode: 0o644 }, Buffer.from(content))
+  tar.finalize()
+  return Readable.from(tar as AsyncIterable<Uint8Array>)
+}
+
 /** A tar to unpack in `$HANGAR_IO`: `in/<turn>/…`, `PROMPT.md`, and `output-schema.json` when there is one. */
 export function inputTar(input: TurnInput): Readable {
   const tar = pack()

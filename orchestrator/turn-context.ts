@@ -25,6 +25,8 @@ export interface TurnEnvironment {
   readonly mounts: readonly string[]
   readonly provider: Provider
   readonly harness: Harness
+  /** How long an idle session keeps its sandbox; null: for ever. */
+  readonly idleSuspendMs: number | null
   /** The model that the agent is told to use; null: its program's own choice. */
   readonly model: string | null
 }

@@ -1,12 +1,13 @@
 /** The first steps of a turn: a sandbox with a grant, the checkout, what was handed in, and HANGAR_IO. */
 import { errors } from '../domain/errors.ts'
+import { sessionIoDirectory } from '../domain/hangar-io.ts'
 import type { ConversationStart } from '../domain/harness.ts'
 import { type Oid, safeRelativePath, workBranch, ZERO_OID } from '../domain/names.ts'
 import type { SandboxPaths, SandboxRef } from '../domain/sandbox.ts'
 import type { SessionRecord, SessionSandbox, TurnRecord } from '../domain/session.ts'
 import { currentCheckpoint } from '../exchange/hand-over.ts'
 import type { Attachment } from '../exchange/intake.ts'
-import { FILL_SCRIPT, inputTar } from '../exchange/io-prepare.ts'
+import { earlierTar, FILL_SCRIPT, inputTar } from '../exchange/io-prepare.ts'
 import { applyPatches } from '../exchange/patch-in.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import { promptOf } from './prompt.ts'
@@ -27,9 +28,11 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
   // Two places in the sandbox that do not meet; neither goes on alone when the other has failed.
   const done = await Promise.allSettled([
     checkOut(at, { ref, turn, context, over, env, fresh }),
-    fillIo(at, { ref, turn, env }, services).then(() =>
-      fresh ? restoreConversation(at, { ref, session }, services) : null,
-    ),
+    (async () => {
+      if (fresh) await restoreIo(at, { ref, turn, paths }, services)
+      await fillIo(at, { ref, turn, env }, services)
+      return fresh ? restoreConversation(at, { ref, session }, services) : null
+    })(),
   ])
   for (const part of done) if (part.status === 'rejected') throw part.reason
   const [checkedOut, conversation] = done
@@ -230,6 +233,30 @@ async function checkOut(at: TurnAt, { ref, turn, context, over, env, fresh }: Ch
 async function lastCheckpoint(at: TurnAt): Promise<string | null> {
   const ref = sessionRef(at.name, 'checkpoint')
   return (await at.repo.refs.read(ref)) === null ? null : ref
+}
+
+/** Puts back what earlier turns left in HANGAR_IO, into a sandbox that has none of it. */
+async function restoreIo(
+  at: TurnAt,
+  { ref, turn, paths }: { ref: SandboxRef; turn: TurnRecord; paths: SandboxPaths },
+  services: TurnServices,
+): Promise<void> {
+  const earlier = (await services.records.turns(at.name)).filter((other) => other.turn < turn.turn)
+  const attachments = await Promise.all(
+    earlier.flatMap((other) =>
+      other.attachments.map(async (name) => ({
+        turn: other.turn,
+        name,
+        content: (await services.records.file(at.name, attachmentPath(other.turn, name))) ?? Buffer.alloc(0),
+      })),
+    ),
+  )
+  const newest = new Map(earlier.flatMap((other) => other.artifacts.map((entry) => [entry.path, entry] as const)))
+  const artifacts = []
+  for (const entry of newest.values())
+    artifacts.push({ path: entry.path, content: await services.artifacts.read(at.repo, at.name, entry) })
+  const tar = earlierTar({ attachments, artifacts })
+  if (tar !== null) await at.environment.provider.putTar(ref, sessionIoDirectory(paths.home, at.name), tar)
 }
 
 /** Clears HANGAR_IO and puts the turn's input there, in one command: each start of a sandbox's namespaces costs. */

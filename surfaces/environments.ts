@@ -38,7 +38,7 @@ export function createEnvironments({ config, local }: { config: Config; local: P
     },
     forTurns: (name) => {
       const { environment, harness } = find(name)
-      const { env, secrets, path, mounts, harnessOptions } = environment
+      const { env, secrets, path, mounts, harnessOptions, idleSuspendMs } = environment
       return {
         env,
         secrets,
@@ -47,6 +47,7 @@ export function createEnvironments({ config, local }: { config: Config; local: P
         provider: local,
         harness,
         model: harnessOptions.model,
+        idleSuspendMs,
       }
     },
   }

@@ -35,6 +35,7 @@ import { createSessionControl } from '../orchestrator/session-control.ts'
 import { createSessionEvents } from '../orchestrator/session-events.ts'
 import { createSessionOut } from '../orchestrator/session-out.ts'
 import { createSessionRecords } from '../orchestrator/session-records.ts'
+import { createSessionSuspend } from '../orchestrator/session-suspend.ts'
 import { createSessions } from '../orchestrator/sessions.ts'
 import { createExclusive, type TurnServices } from '../orchestrator/turn-context.ts'
 import { createTurnRunner } from '../orchestrator/turn-runner.ts'
@@ -170,6 +171,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       gatewayUrl: () => url,
     }
     const runner = keep(createTurnRunner({ ...turnServices, maxRunning: config.maxRunning }), (value) => value.close())
+    const suspension = keep(createSessionSuspend(turnServices), (value) => value.close())
     const claims = createNameClaims({ server: repositories.server, ledger })
     const control = createSessionControl({
       records,
@@ -199,6 +201,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       records,
       sessions,
       control,
+      suspension,
       out,
       events,
       clock,

@@ -97,6 +97,20 @@ export function addSessionCommands(program: Command): void {
     .action((name: string, options: { json?: boolean }) => control(name, 'cancel', {}, options))
 
   session
+    .command('suspend')
+    .argument('<name>')
+    .description('end the sandbox of an idle session; the next message makes a fresh one with all that it held')
+    .option('--json', "print the API's object")
+    .action((name: string, options: { json?: boolean }) => control(name, 'suspend', {}, options))
+
+  session
+    .command('resume')
+    .argument('<name>')
+    .description('make a suspended session idle again')
+    .option('--json', "print the API's object")
+    .action((name: string, options: { json?: boolean }) => control(name, 'resume', {}, options))
+
+  session
     .command('close')
     .argument('<name>')
     .description('end a session; its work stays in git')
@@ -297,7 +311,7 @@ async function events(name: string, options: { follow?: boolean; since: number; 
 
 async function control(
   name: string,
-  verb: 'cancel' | 'close',
+  verb: 'cancel' | 'suspend' | 'resume' | 'close',
   body: { readonly delete?: boolean },
   options: { json?: boolean },
 ): Promise<void> {
@@ -309,6 +323,10 @@ async function control(
   })
   if (context.output.json) context.output.data(`${JSON.stringify(session, null, 2)}\n`)
   else if (verb === 'cancel') context.output.say(`the turn of ${name} is being stopped`)
+  else if (verb === 'suspend')
+    context.output.say(`session ${name} is suspended; the next message goes on: hangar session send ${name} "…"`)
+  else if (verb === 'resume')
+    context.output.say(`session ${name} is ${session.state}; go on with: hangar session send ${name} "…"`)
   else if (body.delete === true) context.output.say(`session ${name} and its work are gone, and its name is free`)
   else context.output.say(`session ${name} is closed; its work can still be pulled: hangar session pull ${name}`)
   process.exitCode = EXIT.done satisfies ExitStatus

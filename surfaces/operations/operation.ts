@@ -14,6 +14,7 @@ import type { SessionControl } from '../../orchestrator/session-control.ts'
 import type { SessionEvents } from '../../orchestrator/session-events.ts'
 import type { SessionOut } from '../../orchestrator/session-out.ts'
 import type { SessionRecords } from '../../orchestrator/session-records.ts'
+import type { SessionSuspend } from '../../orchestrator/session-suspend.ts'
 import type { Sessions } from '../../orchestrator/sessions.ts'
 import type { Surface } from '../next-steps.ts'
 
@@ -26,6 +27,7 @@ export interface Services {
   readonly records: SessionRecords
   readonly sessions: Sessions
   readonly control: SessionControl
+  readonly suspension: SessionSuspend
   readonly out: SessionOut
   readonly events: SessionEvents
   readonly clock: Clock

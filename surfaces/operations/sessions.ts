@@ -294,6 +294,54 @@ const close = operation({
   },
 })
 
+const suspend = operation({
+  name: 'suspend_session',
+  summary: 'Ends the sandbox of an idle session; all that it held is in git, and the next message makes a fresh one.',
+  scope: 'sessions',
+  method: 'post',
+  path: '/api/sessions/{ref}/suspend',
+  cli: 'session suspend',
+  tool: {
+    title: 'Suspend a session',
+    advice: 'Idle sessions are suspended by themselves after a while; this does it at once.',
+    example: { ref: 'csv-fix' },
+    effect: 'adds',
+  },
+  input: Type.Object({ ref: SessionRef }, strict),
+  output: SessionShape,
+  status: 200,
+  handle: async (call, { ref }) => {
+    const name = parseSessionName(ref)
+    await sessionFor(call, name)
+    await call.services.suspension.suspend(name)
+    return json(200, await view(call, name))
+  },
+})
+
+const resume = operation({
+  name: 'resume_session',
+  summary: 'Makes a suspended session idle again; its sandbox is made when the next message needs it.',
+  scope: 'sessions',
+  method: 'post',
+  path: '/api/sessions/{ref}/resume',
+  cli: 'session resume',
+  tool: {
+    title: 'Resume a session',
+    advice: 'Not needed before send_to_session, which resumes by itself.',
+    example: { ref: 'csv-fix' },
+    effect: 'adds',
+  },
+  input: Type.Object({ ref: SessionRef }, strict),
+  output: SessionShape,
+  status: 200,
+  handle: async (call, { ref }) => {
+    const name = parseSessionName(ref)
+    await sessionFor(call, name)
+    await call.services.suspension.resume(name)
+    return json(200, await view(call, name))
+  },
+})
+
 export const SESSION_OPERATIONS: readonly Operation[] = [
   newSession,
   listSessions,
@@ -301,6 +349,8 @@ export const SESSION_OPERATIONS: readonly Operation[] = [
   sendToSession,
   wait,
   cancel,
+  suspend,
+  resume,
   close,
 ]
 
