@@ -74,6 +74,8 @@ export interface HangarServer {
   activity(): ServerActivity
   /** Lets idle MCP sessions go now; once a minute it happens by itself. */
   sweepMcp(): Promise<void>
+  /** Kept when another server has taken the store over: this one writes no more, and is to be stopped. */
+  readonly lost: Promise<void>
   /** Stops listening, lets go of running turns (agents run on), closes the store. */
   close(): Promise<void>
 }
@@ -96,6 +98,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
   const clock: Clock = options.clock ?? { now: Date.now }
   const random: Random = { bytes: (count) => randomBytes(count) }
   const undo: (() => Promise<void>)[] = []
+  const lost = createGate<void>()
   const keep = <T>(value: T, close: (value: T) => Promise<void>): T => {
     undo.push(() => close(value))
     return value
@@ -104,8 +107,9 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     await mkdir(join(config.dataDir, 'keys'), { recursive: true, mode: 0o700 })
     const signer = await createSigner({ keyFile: join(config.dataDir, 'keys', 'signing.asc'), clock })
     const sealer = await createSealer({ keyFile: join(config.dataDir, 'keys', 'sealing.asc'), clock })
-    const repositories = keep(await createRepositories({ dataDir: config.dataDir, signer, log, clock }), (value) =>
-      value.close(),
+    const repositories = keep(
+      await createRepositories({ dataDir: config.dataDir, signer, log, clock, onLost: lost.open }),
+      (value) => value.close(),
     )
     const index = keep(await openIndex({ dir: join(config.dataDir, 'index'), log }), (value) => value.close())
     const ledger = createLedger({ clock })
@@ -269,6 +273,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     return {
       url,
       firstStart: welcome.made,
+      lost: lost.opened,
       isolation: await local.describe(),
       activity: () => ({ mcp: mcp.stats(), waiters: records.listening() + events.listening() }),
       sweepMcp: mcp.sweep,

@@ -39,10 +39,11 @@ async function serve(options: ServeOptions): Promise<void> {
       say(`first start: keys and an admin token were made; the CLI of this user finds it in ${file}`)
     if (server.isolation.level === 'warning') say(`warning: ${server.isolation.text}`)
     say(`hangar serves ${server.url}, data in ${config.dataDir}`)
-    await stopped()
+    const taken = await Promise.race([stopped(), server.lost.then(() => true)])
+    if (taken === true) say('another server has taken this store over; this one writes no more')
     say('stopping; agents that run go on and are found again at the next start')
     await server.close()
-    process.exit(EXIT.done)
+    process.exit(taken === true ? EXIT.unavailable : EXIT.done)
   } catch (error) {
     throw error instanceof Failure
       ? error

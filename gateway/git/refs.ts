@@ -18,13 +18,21 @@ const PACK_DELAY_MS = 500
 const STALE_LOCK_MS = 5 * 60_000
 
 /** The ref store of a repository, with `rest()` to end its child and forget its table until the next use. */
-export function createRefStore(deps: { readonly gitDir: string; readonly log: Log }): RefStore & { rest(): void } {
-  return new GitRefStore(deps.gitDir, deps.log)
+export function createRefStore(deps: RefStoreDeps): RefStore & { rest(): void } {
+  return new GitRefStore(deps)
+}
+
+export interface RefStoreDeps {
+  readonly gitDir: string
+  readonly log: Log
+  /** Asked before each transaction; throws when this server may not write any more. */
+  mayWrite?(): Promise<void>
 }
 
 class GitRefStore implements RefStore {
   readonly #gitDir: string
   readonly #log: Log
+  readonly #mayWrite: () => Promise<void>
   readonly #table: RefTable
   readonly #updater: RefUpdater
   readonly #listeners = new Set<(updates: readonly RefUpdate[]) => void>()
@@ -33,9 +41,10 @@ class GitRefStore implements RefStore {
   #packTimer: NodeJS.Timeout | null = null
   #closed = false
 
-  constructor(gitDir: string, log: Log) {
+  constructor({ gitDir, log, mayWrite }: RefStoreDeps) {
     this.#gitDir = gitDir
     this.#log = log
+    this.#mayWrite = mayWrite ?? (async () => {})
     this.#table = new RefTable(gitDir)
     this.#updater = new RefUpdater(gitDir)
   }
@@ -94,6 +103,7 @@ class GitRefStore implements RefStore {
     // Said by the table, a lost compare-and-swap costs nothing; said by git, it costs the child.
     const lost = this.#firstLost(updates)
     if (lost !== null) return lost
+    await this.#mayWrite()
     const answer = await this.#updater.run(updates)
     if (answer.kind === 'done') {
       this.#table.apply(updates)

@@ -7,10 +7,11 @@ import { isRepoSlug, type RefName, type RepoSlug, ZERO_OID } from '../../domain/
 import type { Clock, Log } from '../../domain/ports.ts'
 import { createLedger } from '../ledger.ts'
 import type { Signer } from '../state/sign.ts'
+import { type Epoch, raiseEpoch } from './epoch.ts'
 import { syncPath } from './object-writer.ts'
 import { createObjectStore } from './objects.ts'
 import { git } from './process.ts'
-import { createRefStore, sweepStaleLocks } from './refs.ts'
+import { createRefStore, type RefStoreDeps, sweepStaleLocks } from './refs.ts'
 import type { Repository } from './repository.ts'
 import { lockStore } from './store-lock.ts'
 
@@ -35,6 +36,8 @@ export interface RepositoriesDeps {
   readonly clock?: Clock
   /** So many repositories keep their table of refs and their children (default 64); the rest sleep until asked. */
   readonly maxAwake?: number
+  /** Called once when another server has taken the store over; nothing is written from then on. */
+  onLost?(): void
 }
 
 /** What the store looks like; a server refuses one of a later version. */
@@ -76,9 +79,12 @@ async function openStore(deps: RepositoriesDeps, unlock: () => Promise<void>): P
   const serverDir = join(deps.dataDir, 'hangar.git')
   if (!(await exists(serverDir))) await initBare(serverDir, reposDir)
   await chmod(serverDir, 0o700)
-  const server = await openRepository(deps, null, serverDir)
+  let epoch: Epoch | null = null
+  const mayWrite = async () => epoch?.check()
+  const server = await openRepository({ ...deps, mayWrite }, null, serverDir)
   try {
     await checkFormat(server.repo)
+    epoch = await raiseEpoch(server.repo, clock.now(), () => deps.onLost?.())
   } catch (error) {
     await server.close()
     throw error
@@ -105,7 +111,7 @@ async function openStore(deps: RepositoriesDeps, unlock: () => Promise<void>): P
   }
 
   function wake(slug: RepoSlug): Promise<Opened> {
-    const found = opened.get(slug) ?? openRepository(deps, slug, dirOf(slug))
+    const found = opened.get(slug) ?? openRepository({ ...deps, mayWrite }, slug, dirOf(slug))
     opened.delete(slug)
     opened.set(slug, found)
     found.catch(() => opened.delete(slug))
@@ -158,11 +164,19 @@ async function openStore(deps: RepositoriesDeps, unlock: () => Promise<void>): P
   }
 }
 
-async function openRepository(deps: RepositoriesDeps, slug: RepoSlug | null, dir: string): Promise<Opened> {
+async function openRepository(
+  deps: RepositoriesDeps & Pick<RefStoreDeps, 'mayWrite'>,
+  slug: RepoSlug | null,
+  dir: string,
+): Promise<Opened> {
   await checkKind(slug, dir)
   await sweepRepository(dir)
   const objects = createObjectStore({ gitDir: dir, signer: deps.signer })
-  const refs = createRefStore({ gitDir: dir, log: deps.log })
+  const refs = createRefStore({
+    gitDir: dir,
+    log: deps.log,
+    ...(deps.mayWrite === undefined ? {} : { mayWrite: deps.mayWrite }),
+  })
   return {
     repo: { slug, dir, objects, refs },
     rest() {
