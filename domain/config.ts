@@ -159,6 +159,12 @@ export const SETTINGS = [
     doc: 'Largest artifact, and largest patch, that an MCP answer holds in itself, in KB; larger ones are fetched over REST or by the CLI.',
   },
   {
+    path: 'retention.closed_sessions_days',
+    schema: Type.Union([Type.Null(), Positive]),
+    default: 30,
+    doc: 'Days that a closed session is kept before its refs go; `null` in the config file: for ever. Its objects go two weeks later.',
+  },
+  {
     path: 'gateway.max_push_mb',
     schema: Positive,
     default: mb(DEFAULT_LIMITS.maxPushBytes),
@@ -266,6 +272,8 @@ export interface Config {
   readonly publicUrl: string | null
   readonly maxRunning: number
   readonly limits: Limits
+  /** How long a closed session is kept; null: for ever. */
+  readonly closedSessionsMs: number | null
   readonly environments: ReadonlyMap<string, Environment>
   /** null: the built-in table. */
   readonly prices: PriceTable | null
@@ -321,9 +329,14 @@ export function readConfig(sources: ConfigSources): Config {
       maxPushBytes: number('gateway.max_push_mb') * MB,
       maxGitProcesses: number('gateway.max_git_processes'),
     },
+    closedSessionsMs: daysOf(values.get('retention.closed_sessions_days') as number | null),
     environments: environmentsOf(file.environments ?? {}, { budget, env: sources.env }),
     prices: pricesFile === null ? null : readPrices(pricesFile),
   }
+}
+
+function daysOf(days: number | null): number | null {
+  return days === null ? null : days * 24 * 3_600_000
 }
 
 function environmentsOf(
@@ -447,7 +460,10 @@ function readConfigFile(sources: ConfigSources, dataDir: string): Static<typeof 
 function settingValue(setting: Setting, file: unknown, env: ConfigSources['env']): unknown {
   const variable = settingVariable(setting.path)
   const text = env[variable]
-  if (text === undefined || text === '') return valueAt(file, setting.path) ?? setting.default
+  if (text === undefined || text === '') {
+    const value = valueAt(file, setting.path)
+    return value === undefined ? setting.default : value
+  }
   const numeric = typeof setting.default === 'number' || setting.path.startsWith('budget.')
   const value = numeric && /^-?[0-9.]+$/.test(text) ? Number(text) : text
   try {

@@ -1,7 +1,8 @@
-/** What the server clears away by itself: pushed checkpoints that no session took within a day. */
+/** What the server clears away by itself: pushed checkpoints that no session took within a day, long closed sessions, packs and objects. */
 import { messageOf } from '../domain/errors.ts'
-import { type RepoSlug, ZERO_OID } from '../domain/names.ts'
+import { type RepoSlug, type SessionName, ZERO_OID } from '../domain/names.ts'
 import type { Clock, Log } from '../domain/ports.ts'
+import { pruneOld, repackWhenMany } from '../gateway/git/maintenance.ts'
 import type { Repositories } from '../gateway/git/repositories.ts'
 import type { RefUpdate, Repository } from '../gateway/git/repository.ts'
 import { seenMove } from '../gateway/state/event-log.ts'
@@ -16,6 +17,10 @@ export interface Housekeeping {
 export interface HousekeepingDeps {
   readonly repositories: Repositories
   readonly index: Index
+  /** Removes a session with its refs. */
+  remove(name: SessionName): Promise<void>
+  /** How long a closed session is kept; null: for ever. */
+  readonly closedSessionsMs: number | null
   readonly clock: Clock
   readonly log: Log
 }
@@ -23,6 +28,8 @@ export interface HousekeepingDeps {
 /** How long a pushed checkpoint waits to be taken. */
 const INCOMING_LIFE_MS = 24 * 3_600_000
 const ROUND_MS = 3_600_000
+/** Looking for objects that nothing needs reads the whole history: once a week is often enough. */
+const PRUNE_EVERY_MS = 7 * 24 * 3_600_000
 const INCOMING = 'refs/hangar/incoming/'
 
 /** Sweeps once an hour until it is closed. */
@@ -48,14 +55,37 @@ export function createHousekeeping(deps: HousekeepingDeps): Housekeeping {
 }
 
 async function sweepAll(deps: HousekeepingDeps): Promise<void> {
+  await sweepSessions(deps)
   for (const slug of await deps.repositories.list()) {
     try {
       const repo = await deps.repositories.open(slug)
-      if (repo !== null) await sweepIncoming(repo, slug, deps)
+      if (repo === null) continue
+      await sweepIncoming(repo, slug, deps)
+      await keepUp(repo, slug, deps)
     } catch (error) {
       deps.log.warn({ repo: slug, error: messageOf(error) }, 'this repo could not be swept; the next round tries again')
     }
   }
+}
+
+async function sweepSessions({ index, remove, closedSessionsMs, clock, log }: HousekeepingDeps): Promise<void> {
+  if (closedSessionsMs === null) return
+  for (const [, { session }] of await index.sessions.range()) {
+    if (session.state !== 'closed' || session.updatedAt > clock.now() - closedSessionsMs) continue
+    await remove(session.name).catch((error: unknown) =>
+      log.warn({ session: session.name, error: messageOf(error) }, 'a long closed session could not be removed'),
+    )
+  }
+}
+
+async function keepUp(repo: Repository, slug: RepoSlug, { index, clock }: HousekeepingDeps): Promise<void> {
+  await repackWhenMany(repo)
+  const key = `pruned/${slug}`
+  const last = await index.meta.get(key)
+  if (typeof last === 'number' && last > clock.now() - PRUNE_EVERY_MS) return
+  // With a new index the week begins again.
+  if (typeof last === 'number') await pruneOld(repo)
+  await index.batch([{ section: 'meta', key, value: clock.now() }])
 }
 
 /**

@@ -214,7 +214,17 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
 
     const complete = indexed.unreadable.length === 0 && reconciled.unreadable.length === 0
     await recover({ repositories, index, claims, grants, control, runner, providers: [local], complete, log })
-    const housekeeping = keep(createHousekeeping({ repositories, index, clock, log }), (value) => value.close())
+    const housekeeping = keep(
+      createHousekeeping({
+        repositories,
+        index,
+        remove: control.remove,
+        closedSessionsMs: config.closedSessionsMs,
+        clock,
+        log,
+      }),
+      (value) => value.close(),
+    )
     await housekeeping.sweep()
     const welcome = cliFile === null ? { made: false } : await welcomeCli(cliFile, config.publicUrl ?? url, tokens)
 

@@ -1,12 +1,14 @@
 /** Pushed checkpoints that nobody takes go after a day, and not before. */
+import { readdirSync, utimesSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { parseRepoSlug, type RefName, ZERO_OID } from '../../domain/names.ts'
+import { type Oid, parseRepoSlug, type RefName, ZERO_OID } from '../../domain/names.ts'
+import { pruneOld, repackWhenMany } from '../../gateway/git/maintenance.ts'
 import { createRepositories } from '../../gateway/git/repositories.ts'
 import { openIndex } from '../../gateway/state/index.ts'
 import { createSigner } from '../../gateway/state/sign.ts'
 import { createHousekeeping } from '../../orchestrator/housekeeping.ts'
-import { SILENT, temporaryDirectory } from '../stories/support.ts'
+import { SILENT, shell, temporaryDirectory } from '../stories/support.ts'
 
 const DAY_MS = 24 * 3_600_000
 
@@ -17,7 +19,8 @@ t.test('an incoming ref is deleted a day after it was first seen', async (t) => 
   const signer = await createSigner({ keyFile: join(dataDir, 'key.asc'), clock })
   const repositories = await createRepositories({ dataDir, signer, log: SILENT, clock })
   const index = await openIndex({ dir: join(dataDir, 'index'), log: SILENT })
-  const housekeeping = createHousekeeping({ repositories, index, clock, log: SILENT })
+  const remove = async () => {}
+  const housekeeping = createHousekeeping({ repositories, index, remove, closedSessionsMs: null, clock, log: SILENT })
   t.teardown(async () => {
     await housekeeping.close()
     await index.close()
@@ -43,4 +46,69 @@ t.test('an incoming ref is deleted a day after it was first seen', async (t) => 
   now += DAY_MS
   await housekeeping.sweep()
   t.equal(await repo.refs.read(late), null)
+})
+
+t.test('a session that was closed long ago goes; an open one and a younger one stay', async (t) => {
+  const dataDir = temporaryDirectory(t)
+  const now = Date.UTC(2026, 5, 1)
+  const clock = { now: () => now }
+  const signer = await createSigner({ keyFile: join(dataDir, 'key.asc'), clock })
+  const repositories = await createRepositories({ dataDir, signer, log: SILENT, clock })
+  const index = await openIndex({ dir: join(dataDir, 'index'), log: SILENT })
+  const removed: string[] = []
+  const remove = async (name: string) => void removed.push(name)
+  const housekeeping = createHousekeeping({
+    repositories,
+    index,
+    remove,
+    closedSessionsMs: 30 * DAY_MS,
+    clock,
+    log: SILENT,
+  })
+  t.teardown(async () => {
+    await housekeeping.close()
+    await index.close()
+    await repositories.close()
+  })
+  const session = (name: string, state: string, days: number) => ({
+    section: 'sessions' as const,
+    key: name,
+    value: { logOid: '', repo: 'acme/app', session: { name, state, updatedAt: now - days * DAY_MS } },
+  })
+  await index.batch([
+    session('old', 'closed', 31),
+    session('young', 'closed', 29),
+    session('idle', 'idle', 400),
+  ] as unknown as Parameters<typeof index.batch>[0])
+  await housekeeping.sweep()
+  t.strictSame(removed, ['old'])
+})
+
+t.test('many packs become few, and only what no ref has needed for two weeks goes', async (t) => {
+  const dataDir = temporaryDirectory(t)
+  const clock = { now: () => Date.now() }
+  const signer = await createSigner({ keyFile: join(dataDir, 'key.asc'), clock })
+  const repositories = await createRepositories({ dataDir, signer, log: SILENT, clock })
+  t.teardown(() => repositories.close())
+  const repo = await repositories.create(parseRepoSlug('acme/app'))
+  const commit = async (message: string, parents: readonly Oid[] = []) =>
+    repo.objects.writeCommit({ tree: await repo.objects.writeTree([]), parents, message, at: 0 })
+  let tip: Oid | null = null
+  for (let pack = 0; pack < 35; pack++) {
+    tip = await commit(`pack ${pack}`, tip === null ? [] : [tip])
+    await shell(repo.dir, `echo ${tip} | git -c safe.directory=* pack-objects -q objects/pack/pack`)
+  }
+  await repo.refs.transact([{ ref: 'refs/heads/main' as RefName, old: ZERO_OID, new: tip as Oid }])
+  t.equal(await repackWhenMany(repo), true)
+  const packs = readdirSync(join(repo.dir, 'objects', 'pack')).filter((name) => name.endsWith('.pack'))
+  t.ok(packs.length < 5, `${packs.length} packs`)
+  const gone = await commit('nobody names it, and it is old')
+  const young = await commit('nobody names it yet')
+  const file = (oid: string) => join(repo.dir, 'objects', oid.slice(0, 2), oid.slice(2))
+  utimesSync(file(gone), new Date(0), new Date(0))
+  await pruneOld(repo)
+  t.equal(await repo.objects.info(gone), null)
+  t.match(await repo.objects.info(young), { type: 'commit' })
+  t.match(await repo.objects.readCommit(tip as Oid), { message: /pack 34/ })
+  t.equal(await repackWhenMany(repo), false, 'there is nothing more to gain')
 })
