@@ -2,7 +2,7 @@
 import { request as httpRequest } from 'node:http'
 import t from 'tap'
 import { startHangar, waitUntil } from '../stories/support.ts'
-import { connect, initialize, OBEDIENT, send, tokenFor, withRepo } from './mcp-client.ts'
+import { connect, HEADERS, initialize, OBEDIENT, send, tokenFor, withRepo } from './mcp-client.ts'
 
 const call = (id: string | number, name: string, args: unknown, meta?: unknown) => ({
   jsonrpc: '2.0',
@@ -101,6 +101,35 @@ t.test('who gets in', async (t) => {
     t.equal((await send(url, { method: 'DELETE', headers: own })).status, 200)
     t.equal((await client.request('ping')).status, 404, 'it has ended')
     t.equal((await fetch(`${hangar.url}/mcp/x`)).status, 401, 'nothing is below it')
+  })
+
+  await t.test('an initialize that is refused leaves no session', async (t) => {
+    const { sessions } = hangar.server.activity().mcp
+    t.equal((await send(url, { body: initialize(), headers: { ...bearer, Accept: 'application/json' } })).status, 406)
+    t.equal(hangar.server.activity().mcp.sessions, sessions)
+  })
+
+  await t.test('large bodies of one token take turns, small ones pass', async (t) => {
+    const client = await connect(hangar, hangar.token)
+    const { secret } = await tokenFor(hangar, ['read'])
+    const other = await connect(hangar, secret)
+    const large = { jsonrpc: '2.0', id: 1, method: 'ping', params: { _meta: { pad: 'x'.repeat(1_500_000) } } }
+    const halves = await Promise.all([0, 1].map(() => unfinished(url, bearer, JSON.stringify(large))))
+    let answered = false
+    const third = client.post(large).then((answer) => {
+      answered = true
+      return answer
+    })
+    t.equal((await client.request('ping')).status, 200, 'a small one')
+    t.equal((await other.post(large)).status, 200, "another token's")
+    t.equal(answered, false)
+    for (const half of halves) half.destroy()
+    t.equal((await third).status, 200)
+    t.match(
+      await statusWith(url, { ...bearer, 'Content-Length': String(200_000_000) }, 'x'),
+      413,
+      'over the cap, unread',
+    )
   })
 
   await t.test('a session is found by its own token only', async (t) => {
@@ -312,9 +341,26 @@ t.test('sessions are bounded and kept', async (t) => {
   })
 })
 
+/** A POST whose body never comes to its end. */
+async function unfinished(url: string, headers: Readonly<Record<string, string>>, body: string) {
+  // The server says continue once it is at the request.
+  const length = { 'Content-Length': String(Buffer.byteLength(body)), Expect: '100-continue' }
+  const req = httpRequest(url, { method: 'POST', agent: false, headers: { ...HEADERS, ...headers, ...length } })
+  req.on('error', () => {})
+  await new Promise<void>((resolve) => {
+    req.once('continue', () => resolve())
+    req.flushHeaders()
+  })
+  req.write(body.slice(0, -10))
+  return req
+}
+
 /** fetch does not let a Host be set. */
-function statusWith(url: string, headers: Readonly<Record<string, string>>): Promise<number> {
-  const body = JSON.stringify(initialize())
+function statusWith(
+  url: string,
+  headers: Readonly<Record<string, string>>,
+  body = JSON.stringify(initialize()),
+): Promise<number> {
   return new Promise((resolve, reject) => {
     const req = httpRequest(url, {
       method: 'POST',
@@ -326,6 +372,8 @@ function statusWith(url: string, headers: Readonly<Record<string, string>>): Pro
       res.once('close', () => resolve(res.statusCode ?? 0))
     })
     req.once('error', reject)
-    req.end(body)
+    req.on('close', () => resolve(0))
+    req.write(body)
+    if (headers['Content-Length'] === undefined) req.end()
   })
 }
