@@ -33,6 +33,7 @@ t.test('tools', async (t) => {
       'get_session',
       'get_session_patch',
       'list_artifacts',
+      'list_inbox',
       'list_repos',
       'list_sessions',
       'new_session',

@@ -1,6 +1,7 @@
 /** /mcp under the protocol's corners: who gets in, sessions and restarts, cancelled and dropped requests, bounds. */
 import { request as httpRequest } from 'node:http'
-import t from 'tap'
+import { WebStandardStreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/webStandardStreamableHttp.js'
+import t, { type Test } from 'tap'
 import { startHangar, waitUntil } from '../stories/support.ts'
 import { connect, HEADERS, initialize, OBEDIENT, send, tokenFor, withRepo } from './mcp-client.ts'
 
@@ -159,6 +160,7 @@ t.test('who gets in', async (t) => {
 })
 
 t.test('requests that end before their time', async (t) => {
+  const transports = knownTransports(t)
   const hangar = await startHangar(t, {
     agent: OBEDIENT,
     server: { mcp: { keepAliveMs: 50, beatMs: 200, lineMs: 50 } },
@@ -256,6 +258,16 @@ t.test('requests that end before their time', async (t) => {
     t.match(hangar.server.activity(), { waiters: 0, mcp: { requests: 0 } })
   })
 
+  await t.test("the SDK's transports, too, hold nothing of what was cancelled or dropped", async (t) => {
+    t.ok(transports.size >= 200)
+    const held = () => [...transports].flatMap((transport) => MAPS.map((map) => transport[map].size))
+    await waitUntil('late answers were let go', () => held().every((size) => size === 0))
+    t.equal(
+      held().reduce((sum, size) => sum + size, 0),
+      0,
+    )
+  })
+
   await t.test('a server that stops answers those who wait', async (t) => {
     const client = await connect(hangar, hangar.token)
     const stream = await client.open(call(1, 'wait_for_turn', wait, { progressToken: 1 }))
@@ -340,6 +352,24 @@ t.test('sessions are bounded and kept', async (t) => {
     stream.drop()
   })
 })
+
+/** Private to the SDK: what it keeps of each request. */
+const MAPS = ['_streamMapping', '_requestToStreamMapping', '_requestResponseMap'] as const
+
+/** Collects each transport of the SDK that is used during a test. */
+function knownTransports(t: Test): ReadonlySet<Readonly<Record<(typeof MAPS)[number], Map<unknown, unknown>>>> {
+  const seen = new Set<never>()
+  const { prototype } = WebStandardStreamableHTTPServerTransport
+  const { handleRequest } = prototype
+  prototype.handleRequest = function (...args) {
+    seen.add(this as never)
+    return handleRequest.apply(this, args)
+  }
+  t.teardown(() => {
+    prototype.handleRequest = handleRequest
+  })
+  return seen
+}
 
 /** A POST whose body never comes to its end. */
 async function unfinished(url: string, headers: Readonly<Record<string, string>>, body: string) {
