@@ -142,9 +142,11 @@ function resultOf(operation: Tooled, input: Input, reply: Reply, services: Servi
       }
     }
     case 'bytes': {
-      const limit = services.config.limits.inlineArtifactBytes
+      const { bytes } = operation.tool
+      const { limits } = services.config
+      const limit = bytes?.limit(limits) ?? limits.inlineArtifactBytes
       if (reply.content.length > limit) {
-        const place = operation.tool.bytes?.elsewhere(input as never)
+        const place = bytes?.elsewhere(input as never)
         const where =
           place === undefined
             ? ''

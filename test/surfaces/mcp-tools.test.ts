@@ -19,7 +19,11 @@ const MAKER = [
 ].join('; ')
 
 t.test('tools', async (t) => {
-  const hangar = await startHangar(t, { agent: OBEDIENT, server: { mcp: { silentMs: 300 } } })
+  const hangar = await startHangar(t, {
+    agent: OBEDIENT,
+    settings: { HANGAR_EXCHANGE_MAX_PATCH_MB: '0.5' },
+    server: { mcp: { silentMs: 300 } },
+  })
   const seed = await withRepo(hangar)
   const client = await connect(hangar, hangar.token)
   const { tools } = (await client.request('tools/list')).messages[0].result as { tools: Message[] }
@@ -126,7 +130,7 @@ t.test('tools', async (t) => {
     t.match(large.content[0].text, /code: too_large/)
   })
 
-  await t.test('a patch comes as text that git takes, and past the cap says where it is', async (t) => {
+  await t.test('a patch comes as text that git takes, and past the cap names pull', async (t) => {
     await begin(client, 'patcher', 'printf "b\\r\\n" >"s p.txt"; printf "\\0\\1" >b.bin; rm a.txt; chmod +x b.bin')
     await wait(client, 'patcher')
     const { content } = await client.tool('get_session_patch', { ref: 'patcher' })
@@ -134,7 +138,7 @@ t.test('tools', async (t) => {
     const large = await client.tool('get_session_patch', { ref: 'maker', from: 'base' })
     t.match(large, {
       isError: true,
-      content: [{ text: /hangar session patch maker --from base.*\/api\/sessions\/maker\/patch\?from=base/ }],
+      content: [{ text: /the patch has more than 524288 bytes; .*hangar session pull maker/ }],
     })
   })
 
