@@ -156,7 +156,7 @@ export const SETTINGS = [
     path: 'exchange.inline_artifact_kb',
     schema: Positive,
     default: DEFAULT_LIMITS.inlineArtifactBytes / 1024,
-    doc: 'Largest artifact, and largest patch, that an MCP answer holds in itself, in KB; larger ones are fetched over REST or by the CLI.',
+    doc: 'Largest artifact that an MCP answer (get_artifact, a resource) holds in itself, in KB; larger ones are fetched over REST or by the CLI.',
   },
   {
     path: 'retention.closed_sessions_days',

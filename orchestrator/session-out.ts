@@ -1,6 +1,6 @@
 /** What a session gives back: its change as a patch, its commits and checkpoint as a bundle, its artifacts. */
 import type { Readable } from 'node:stream'
-import { errors } from '../domain/errors.ts'
+import { errors, HangarError } from '../domain/errors.ts'
 import type { Limits } from '../domain/limits.ts'
 import { type Oid, type SessionName, workBranch } from '../domain/names.ts'
 import type { ArtifactEntry, TurnRecord } from '../domain/session.ts'
@@ -63,7 +63,12 @@ export function createSessionOut({ records, artifacts, refresh, limits }: Sessio
           `session ${name} has no work to show yet; wait for its turn: hangar session wait ${name}`,
         )
       const start = from === 'base' ? session.baseCommit : handedOver(turns)
-      return patchBetween(repo, { from: start, to }, limits)
+      return patchBetween(repo, { from: start, to }, limits).catch((error: unknown) => {
+        if (!(error instanceof HangarError) || error.code !== 'too_large') throw error
+        throw errors.tooLarge(
+          `${error.message}; take the work as git has it: hangar session pull ${name}, or git fetch`,
+        )
+      })
     },
     pull: async (name, have) => {
       const repo = await records.repository(name)

@@ -65,10 +65,7 @@ export async function diffTrees(
       child.once('error', reject)
       child.once('close', resolve)
     })
-    if (size > range.maxBytes)
-      throw errors.tooLarge(
-        `the patch has more than ${range.maxBytes} bytes; take the work as git has it: \`hangar session pull\`, or git fetch`,
-      )
+    if (size > range.maxBytes) throw errors.tooLarge(`the patch has more than ${range.maxBytes} bytes`)
     if (exitCode !== 0) throw errors.gitFailed('git diff-tree failed', { reason: stderr.trim() })
     return Buffer.concat(chunks)
   } finally {

@@ -35,6 +35,12 @@ export interface McpEndpoint {
 
 const SWEEP_MS = 60_000
 const ALLOWED = 'GET, POST, DELETE'
+/** What goes with a refusal: of a body that is still coming, no more is read. */
+const HEADERS: Readonly<Record<number, Readonly<Record<string, string>>>> = {
+  408: { Connection: 'close' },
+  413: { Connection: 'close' },
+  503: { 'Retry-After': '2' },
+}
 
 export async function createMcpEndpoint(deps: McpEndpointDeps): Promise<McpEndpoint> {
   const sessions = await createMcpSessions(deps)
@@ -118,7 +124,7 @@ async function sessionOf(req: Request, caller: TokenCaller, sessions: McpSession
 /** What is refused before a session answers, as a JSON-RPC error without an id. */
 function refuse(req: Request, res: Response, error: unknown, log: Log): void {
   if (error instanceof HttpRefusal) {
-    sendRpcError(res, error.status, error, error.status === 503 ? { 'Retry-After': '2' } : {})
+    sendRpcError(res, error.status, error, HEADERS[error.status] ?? {})
   } else if (error instanceof RpcError) {
     sendRpcError(res, statusOf(error), error)
   } else if (error instanceof HangarError && error.status < 500) {

@@ -1,5 +1,4 @@
 /** The operations as MCP tools: listed by scope, their arguments checked, their answers as text, structure and links. */
-import { createHash } from 'node:crypto'
 import type { CallToolResult, Tool } from '@modelcontextprotocol/sdk/types.js'
 import { errors, HangarError, messageOf } from '../../domain/errors.ts'
 import { hasScope, type TokenCaller } from '../../domain/grant.ts'
@@ -20,6 +19,7 @@ import {
 } from '../operations/operation.ts'
 import { contentBlock, mimeOf } from './content.ts'
 import type { McpCall } from './features.ts'
+import { createSharing, sameRequestMark } from './same-request.ts'
 import { createToolWords, refusal, reworded } from './tool-words.ts'
 import { type ProgressOptions, tellingProgress } from './wait.ts'
 
@@ -36,8 +36,6 @@ export interface Tools {
   call(name: string, args: Readonly<Record<string, unknown>>, call: McpCall): Promise<CallToolResult> | null
 }
 
-/** A client that is not told of progress gets an answer before it loses patience. */
-const SILENT_WAIT_SECONDS = 50
 const MAX_LINKS = 50
 
 type Tooled = Operation & { readonly tool: ToolTraits }
@@ -52,7 +50,7 @@ export function createTools(deps: ToolsDeps): Tools {
 
   const answer = async (operation: Tooled, args: Readonly<Record<string, unknown>>, call: McpCall) => {
     checkScope(call.caller, operation.scope)
-    const idempotency = markOf(operation, args, call.caller)
+    const idempotency = sameRequestMark(operation, args, call.caller)
     const input = parseShape(operation.input, { ...args }, `the arguments of ${operation.name}`) as Input
     const reply = await perform(operation, input, call, idempotency).catch((error: unknown) => {
       throw reworded(error, words)
@@ -76,7 +74,7 @@ export function createTools(deps: ToolsDeps): Tools {
     const turn = typeof input['turn'] === 'number' ? input['turn'] : session.turns
     const asked = Number(input['timeout_seconds'])
     if (call.progressToken === null)
-      return handle({ ...input, turn, timeout_seconds: Math.min(asked, SILENT_WAIT_SECONDS) })
+      return handle({ ...input, turn, timeout_seconds: Math.min(asked, deps.progress.silentMs / 1000) })
     return tellingProgress(services, call, { name, turn }, deps.progress, () => handle({ ...input, turn }))
   }
 
@@ -144,9 +142,11 @@ function resultOf(operation: Tooled, input: Input, reply: Reply, services: Servi
       }
     }
     case 'bytes': {
-      const limit = services.config.limits.inlineArtifactBytes
+      const { bytes } = operation.tool
+      const { limits } = services.config
+      const limit = bytes?.limit(limits) ?? limits.inlineArtifactBytes
       if (reply.content.length > limit) {
-        const place = operation.tool.bytes?.elsewhere(input as never)
+        const place = bytes?.elsewhere(input as never)
         const where =
           place === undefined
             ? ''
@@ -173,34 +173,4 @@ function uriOf(input: Input): string {
   const name = parseSessionName(String(input['ref']))
   const { turn, path } = input
   return typeof turn === 'number' && typeof path === 'string' ? artifactUri(name, turn, path) : sessionUri(name)
-}
-
-/** The same caller, field and arguments (in whatever order) give the same mark. */
-function markOf({ name, tool }: Tooled, args: Input, caller: TokenCaller): IdempotencyMark | null {
-  if (tool.idempotentBy === undefined) return null
-  const hash = (text: string) => createHash('sha256').update(text).digest('hex')
-  const body = hash(JSON.stringify(sorted(args)))
-  return { key: hash(`${caller.id}\0mcp\0${name}\0${String(args[tool.idempotentBy])}\0${body}`), body }
-}
-
-function sorted(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(sorted)
-  if (typeof value !== 'object' || value === null) return value
-  return Object.fromEntries(
-    Object.entries(value)
-      .sort(([a], [b]) => (a < b ? -1 : 1))
-      .map(([key, inner]) => [key, sorted(inner)]),
-  )
-}
-
-/** While a request is at work, the same one made again shares its answer; afterwards the records know it. */
-function createSharing(): (key: string, work: () => Promise<Reply>) => Promise<Reply> {
-  const running = new Map<string, Promise<Reply>>()
-  return (key, work) => {
-    const known = running.get(key)
-    if (known !== undefined) return known
-    const reply = work().finally(() => running.delete(key))
-    running.set(key, reply)
-    return reply
-  }
 }

@@ -15,9 +15,11 @@ export interface ProgressOptions {
   readonly beatMs: number
   /** Lines of output are told at most this often, the latest of them. */
   readonly lineMs: number
+  /** A client that is not told of progress is answered within this, before it loses patience. */
+  readonly silentMs: number
 }
 
-export const PROGRESS: ProgressOptions = { beatMs: 9_000, lineMs: 1_000 }
+export const PROGRESS: ProgressOptions = { beatMs: 9_000, lineMs: 1_000, silentMs: 50_000 }
 
 /** Events looked back through for what the turn is at. */
 const LOOK_BACK = 100

@@ -4,6 +4,7 @@ import type { Static, TObject, TSchema } from '@sinclair/typebox'
 import type { Config } from '../../domain/config.ts'
 import { errors } from '../../domain/errors.ts'
 import { coversRepo, type Scope, type TokenCaller } from '../../domain/grant.ts'
+import type { Limits } from '../../domain/limits.ts'
 import type { SessionName } from '../../domain/names.ts'
 import type { Clock } from '../../domain/ports.ts'
 import type { IdempotencyMark } from '../../domain/session.ts'
@@ -83,7 +84,11 @@ export interface ToolTraits<I extends TObject = TObject> {
   /** The artifacts that a JSON answer tells of; they are linked as resources. */
   artifacts?(body: unknown): readonly ArtifactLink[]
   /** An answer of bytes is given as text when it is text; too large for that, it is refused with where else it is to be had. */
-  readonly bytes?: { elsewhere(input: Static<I>): { readonly path: string; readonly command: string } }
+  readonly bytes?: {
+    /** How many an answer holds at most. */
+    limit(limits: Limits): number
+    elsewhere(input: Static<I>): { readonly path: string; readonly command: string }
+  }
 }
 
 export interface Operation<I extends TObject = TObject> {

@@ -61,6 +61,7 @@ const getPatch = operation({
     example: { ref: 'csv-fix' },
     effect: 'reads',
     bytes: {
+      limit: ({ maxPatchBytes }) => maxPatchBytes,
       elsewhere: ({ ref, turn, from }) => {
         const query = new URLSearchParams({
           ...(turn === undefined ? {} : { turn: String(turn) }),
@@ -166,6 +167,7 @@ const getArtifact = operation({
     example: { ref: 'csv-fix', turn: 1, path: 'coverage.html' },
     effect: 'reads',
     bytes: {
+      limit: ({ inlineArtifactBytes }) => inlineArtifactBytes,
       elsewhere: ({ ref, turn, path }) => ({
         path: artifactRestPath(ref, turn, path),
         command: `hangar session artifacts ${ref} --get ${path}`,

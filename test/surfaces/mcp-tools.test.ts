@@ -8,7 +8,7 @@ const begin = (client: RawClient, name: string, message: string, more: object = 
   client.tool('new_session', { name, repo: 'acme/app', message, ...more })
 
 const wait = async (client: RawClient, name: string): Promise<Message> =>
-  (await client.tool('wait_for_turn', { ref: name, timeout_seconds: 50 })).structuredContent
+  (await client.tool('wait_for_turn', { ref: name, timeout_seconds: 50 }, { progressToken: 1 })).structuredContent
 
 /** Leaves artifacts of all sorts. */
 const MAKER = [
@@ -19,7 +19,11 @@ const MAKER = [
 ].join('; ')
 
 t.test('tools', async (t) => {
-  const hangar = await startHangar(t, { agent: OBEDIENT })
+  const hangar = await startHangar(t, {
+    agent: OBEDIENT,
+    settings: { HANGAR_EXCHANGE_MAX_PATCH_MB: '0.5' },
+    server: { mcp: { silentMs: 300 } },
+  })
   const seed = await withRepo(hangar)
   const client = await connect(hangar, hangar.token)
   const { tools } = (await client.request('tools/list')).messages[0].result as { tools: Message[] }
@@ -68,7 +72,7 @@ t.test('tools', async (t) => {
       t.strictSame(JSON.parse(result.content[0].text), result.structuredContent, name)
     }
     fits('new_session', made)
-    const waited = await client.tool('wait_for_turn', { ref: 'maker', timeout_seconds: 50 })
+    const waited = await client.tool('wait_for_turn', { ref: 'maker', timeout_seconds: 50 }, { progressToken: 1 })
     fits('wait_for_turn', waited)
     t.match(waited.structuredContent, {
       done: true,
@@ -126,7 +130,7 @@ t.test('tools', async (t) => {
     t.match(large.content[0].text, /code: too_large/)
   })
 
-  await t.test('a patch comes as text that git takes, and past the cap says where it is', async (t) => {
+  await t.test('a patch comes as text that git takes, and past the cap names pull', async (t) => {
     await begin(client, 'patcher', 'printf "b\\r\\n" >"s p.txt"; printf "\\0\\1" >b.bin; rm a.txt; chmod +x b.bin')
     await wait(client, 'patcher')
     const { content } = await client.tool('get_session_patch', { ref: 'patcher' })
@@ -134,7 +138,7 @@ t.test('tools', async (t) => {
     const large = await client.tool('get_session_patch', { ref: 'maker', from: 'base' })
     t.match(large, {
       isError: true,
-      content: [{ text: /hangar session patch maker --from base.*\/api\/sessions\/maker\/patch\?from=base/ }],
+      content: [{ text: /the patch has more than 524288 bytes; .*hangar session pull maker/ }],
     })
   })
 
@@ -167,7 +171,7 @@ t.test('tools', async (t) => {
         'a base that the server lacks',
         'new_session',
         { name: 'x', repo: 'acme/app', message: 'x', context: [{ ...bundle, base_commit: oid }] },
-        new RegExp(`code: missing_commits[^]*missing: ${oid}`),
+        new RegExp(`code: missing_commits[\\s\\S]*missing: ${oid}`),
       ],
       [
         'a patch that does not apply',
@@ -300,17 +304,24 @@ t.test('tools', async (t) => {
     t.ok(seen.length >= 300)
   })
 
-  await t.test('a wait without progress token ends soon, whatever it asks for', async (t) => {
-    await begin(client, 'sleeper', 'sleep 600')
-    const { structuredContent } = await client.tool('wait_for_turn', { ref: 'sleeper', timeout_seconds: 0 })
-    t.match(structuredContent, {
-      done: false,
-      outcome: null,
-      hint: /call wait_for_turn again with ref sleeper/,
-      cursor: Number,
-    })
-    await client.tool('close_session', { ref: 'sleeper' })
-  })
+  await t.test(
+    'a wait without progress token ends soon, whatever it asks for, and says nothing meanwhile',
+    async (t) => {
+      await begin(client, 'sleeper', 'sleep 600')
+      const waited = await client.request('tools/call', {
+        name: 'wait_for_turn',
+        arguments: { ref: 'sleeper', timeout_seconds: 600 },
+      })
+      t.equal(waited.messages.length, 1, 'no notification')
+      t.match(waited.messages[0].result.structuredContent, {
+        done: false,
+        outcome: null,
+        hint: /call wait_for_turn again with ref sleeper/,
+        cursor: Number,
+      })
+      await client.tool('close_session', { ref: 'sleeper' })
+    },
+  )
 })
 
 t.test('resources', async (t) => {

@@ -1,8 +1,9 @@
 /** /mcp under the protocol's corners: who gets in, sessions and restarts, cancelled and dropped requests, bounds. */
 import { request as httpRequest } from 'node:http'
-import t from 'tap'
+import { WebStandardStreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/webStandardStreamableHttp.js'
+import t, { type Test } from 'tap'
 import { startHangar, waitUntil } from '../stories/support.ts'
-import { connect, initialize, OBEDIENT, send, tokenFor, withRepo } from './mcp-client.ts'
+import { connect, HEADERS, initialize, OBEDIENT, send, tokenFor, withRepo } from './mcp-client.ts'
 
 const call = (id: string | number, name: string, args: unknown, meta?: unknown) => ({
   jsonrpc: '2.0',
@@ -103,6 +104,35 @@ t.test('who gets in', async (t) => {
     t.equal((await fetch(`${hangar.url}/mcp/x`)).status, 401, 'nothing is below it')
   })
 
+  await t.test('an initialize that is refused leaves no session', async (t) => {
+    const { sessions } = hangar.server.activity().mcp
+    t.equal((await send(url, { body: initialize(), headers: { ...bearer, Accept: 'application/json' } })).status, 406)
+    t.equal(hangar.server.activity().mcp.sessions, sessions)
+  })
+
+  await t.test('large bodies of one token take turns, small ones pass', async (t) => {
+    const client = await connect(hangar, hangar.token)
+    const { secret } = await tokenFor(hangar, ['read'])
+    const other = await connect(hangar, secret)
+    const large = { jsonrpc: '2.0', id: 1, method: 'ping', params: { _meta: { pad: 'x'.repeat(1_500_000) } } }
+    const halves = await Promise.all([0, 1].map(() => unfinished(url, bearer, JSON.stringify(large))))
+    let answered = false
+    const third = client.post(large).then((answer) => {
+      answered = true
+      return answer
+    })
+    t.equal((await client.request('ping')).status, 200, 'a small one')
+    t.equal((await other.post(large)).status, 200, "another token's")
+    t.equal(answered, false)
+    for (const half of halves) half.destroy()
+    t.equal((await third).status, 200)
+    t.match(
+      await statusWith(url, { ...bearer, 'Content-Length': String(200_000_000) }, 'x'),
+      413,
+      'over the cap, unread',
+    )
+  })
+
   await t.test('a session is found by its own token only', async (t) => {
     const { secret } = await tokenFor(hangar, ['admin'])
     const client = await connect(hangar, hangar.token)
@@ -130,6 +160,7 @@ t.test('who gets in', async (t) => {
 })
 
 t.test('requests that end before their time', async (t) => {
+  const transports = knownTransports(t)
   const hangar = await startHangar(t, {
     agent: OBEDIENT,
     server: { mcp: { keepAliveMs: 50, beatMs: 200, lineMs: 50 } },
@@ -227,6 +258,16 @@ t.test('requests that end before their time', async (t) => {
     t.match(hangar.server.activity(), { waiters: 0, mcp: { requests: 0 } })
   })
 
+  await t.test("the SDK's transports, too, hold nothing of what was cancelled or dropped", async (t) => {
+    t.ok(transports.size >= 200)
+    const held = () => [...transports].flatMap((transport) => MAPS.map((map) => transport[map].size))
+    await waitUntil('late answers were let go', () => held().every((size) => size === 0))
+    t.equal(
+      held().reduce((sum, size) => sum + size, 0),
+      0,
+    )
+  })
+
   await t.test('a server that stops answers those who wait', async (t) => {
     const client = await connect(hangar, hangar.token)
     const stream = await client.open(call(1, 'wait_for_turn', wait, { progressToken: 1 }))
@@ -312,9 +353,44 @@ t.test('sessions are bounded and kept', async (t) => {
   })
 })
 
+/** Private to the SDK: what it keeps of each request. */
+const MAPS = ['_streamMapping', '_requestToStreamMapping', '_requestResponseMap'] as const
+
+/** Collects each transport of the SDK that is used during a test. */
+function knownTransports(t: Test): ReadonlySet<Readonly<Record<(typeof MAPS)[number], Map<unknown, unknown>>>> {
+  const seen = new Set<never>()
+  const { prototype } = WebStandardStreamableHTTPServerTransport
+  const { handleRequest } = prototype
+  prototype.handleRequest = function (...args) {
+    seen.add(this as never)
+    return handleRequest.apply(this, args)
+  }
+  t.teardown(() => {
+    prototype.handleRequest = handleRequest
+  })
+  return seen
+}
+
+/** A POST whose body never comes to its end. */
+async function unfinished(url: string, headers: Readonly<Record<string, string>>, body: string) {
+  // The server says continue once it is at the request.
+  const length = { 'Content-Length': String(Buffer.byteLength(body)), Expect: '100-continue' }
+  const req = httpRequest(url, { method: 'POST', agent: false, headers: { ...HEADERS, ...headers, ...length } })
+  req.on('error', () => {})
+  await new Promise<void>((resolve) => {
+    req.once('continue', () => resolve())
+    req.flushHeaders()
+  })
+  req.write(body.slice(0, -10))
+  return req
+}
+
 /** fetch does not let a Host be set. */
-function statusWith(url: string, headers: Readonly<Record<string, string>>): Promise<number> {
-  const body = JSON.stringify(initialize())
+function statusWith(
+  url: string,
+  headers: Readonly<Record<string, string>>,
+  body = JSON.stringify(initialize()),
+): Promise<number> {
   return new Promise((resolve, reject) => {
     const req = httpRequest(url, {
       method: 'POST',
@@ -326,6 +402,8 @@ function statusWith(url: string, headers: Readonly<Record<string, string>>): Pro
       res.once('close', () => resolve(res.statusCode ?? 0))
     })
     req.once('error', reject)
-    req.end(body)
+    req.on('close', () => resolve(0))
+    req.write(body)
+    if (headers['Content-Length'] === undefined) req.end()
   })
 }
