@@ -41,7 +41,9 @@ t.test('tools', async (t) => {
       'list_repos',
       'list_sessions',
       'new_session',
+      'resume_session',
       'send_to_session',
+      'suspend_session',
       'wait_for_turn',
     ])
     const ajv = new Ajv2020({ strict: false })
