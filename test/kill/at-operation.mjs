@@ -1,0 +1,42 @@
+// Loaded into a server by --import: it is killed with -9 at its Nth operation on the outside (a file written, a process started, bytes to
+// one, an answer sent), before it when N is even, after it when odd. HANGAR_KILL_AT=0 only counts; the count is kept in HANGAR_KILL_COUNT.
+import childProcess from 'node:child_process'
+import { writeFileSync } from 'node:fs'
+import promises from 'node:fs/promises'
+import { ServerResponse } from 'node:http'
+import { syncBuiltinESMExports } from 'node:module'
+
+const at = Number(process.env.HANGAR_KILL_AT ?? 0)
+const countFile = process.env.HANGAR_KILL_COUNT
+let count = 0
+
+function operation(act) {
+  count += 1
+  if (countFile !== undefined && count % 10 === 0) writeFileSync(countFile, String(count))
+  if (count !== at) return act()
+  if (at % 2 === 0) process.kill(process.pid, 'SIGKILL')
+  const result = act()
+  const die = () => process.kill(process.pid, 'SIGKILL')
+  if (typeof result?.then === 'function') result.then(die, die)
+  else setImmediate(die)
+  return result
+}
+
+for (const name of ['writeFile', 'rename', 'link', 'rm', 'mkdir', 'appendFile', 'chmod', 'unlink']) {
+  const original = promises[name]
+  promises[name] = (...args) => operation(() => original(...args))
+}
+const { spawn } = childProcess
+childProcess.spawn = (...args) => {
+  const child = operation(() => spawn(...args))
+  if (child.stdin) {
+    const write = child.stdin.write.bind(child.stdin)
+    child.stdin.write = (...bytes) => operation(() => write(...bytes))
+  }
+  return child
+}
+const { end } = ServerResponse.prototype
+ServerResponse.prototype.end = function (...args) {
+  return operation(() => end.apply(this, args))
+}
+syncBuiltinESMExports()
