@@ -30,7 +30,7 @@ export async function followTurn(at: TurnAt, services: TurnServices): Promise<vo
   if (turn.stopReason === null) {
     const prompt = turn.handedOff ? handOffPromptOf(turn, await services.records.turns(at.name)) : promptOf(turn)
     const run = { key, prompt, timeoutMs: deadline.ms, conversation: start.conversation }
-    await startAgent(at, { session, turn, run }, services)
+    await startAgent(at, { session, turn, run })
   }
   const endsAt = (turn.startedAt ?? services.clock.now()) + deadline.ms
   const atDeadline = () => recordStop(at, { reason: deadline.reason, detail: deadline.detail }, services)
