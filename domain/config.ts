@@ -7,6 +7,7 @@ import { errors, HangarError, messageOf } from './errors.ts'
 import { HARNESS_KINDS, type HarnessKind } from './harness.ts'
 import { DEFAULT_LIMITS, type Limits, MB } from './limits.ts'
 import type { Budget, PriceTable } from './run-event.ts'
+import type { SandboxLimits } from './sandbox.ts'
 import { parseShape } from './schema.ts'
 
 const strict = { additionalProperties: false } as const
@@ -30,9 +31,26 @@ const SecretShape = Type.Object(
   strict,
 )
 
+/** Where turns run; each has its own needs, checked when the settings are read. */
+const PROVIDER_KINDS = ['local', 'docker'] as const
+export type ProviderKind = (typeof PROVIDER_KINDS)[number]
+
 const EnvironmentShape = Type.Object(
   {
-    provider: Type.Optional(Type.Literal('local', { description: 'Where turns run.' })),
+    provider: Type.Optional(Type.Union(PROVIDER_KINDS.map((kind) => Type.Literal(kind)))),
+    image: Type.Optional(Type.String({ pattern: '^[^ ]+$' })),
+    limits: Type.Optional(
+      Type.Object(
+        {
+          cpu: Type.Optional(Positive),
+          memory_mb: Type.Optional(Type.Integer({ minimum: 16 })),
+          pids: Type.Optional(Type.Integer({ minimum: 16 })),
+        },
+        strict,
+      ),
+    ),
+    egress: Type.Optional(Type.Array(Type.String({ pattern: '^[A-Za-z0-9.-]+:[0-9]{1,5}$' }))),
+    gateway_url: Type.Optional(Type.String({ pattern: '^https?://[^ ]+$' })),
     harness: Type.Optional(Type.Union(HARNESS_KINDS.map((kind) => Type.Literal(kind)))),
     harness_options: Type.Optional(
       Type.Object(
@@ -180,7 +198,25 @@ export const SETTINGS = [
 
 /** The settings of an environment, in words; docs/settings.md is made from this table. */
 export const ENVIRONMENT_SETTINGS = [
-  { path: 'provider', default: '`local`', doc: 'Where turns run.' },
+  { path: 'provider', default: '`local`', doc: 'Where turns run: `local` or `docker`.' },
+  {
+    path: 'image',
+    default: 'none',
+    doc: 'docker: the image that sandboxes run, by tag or digest. It is never pulled by hangar.',
+  },
+  { path: 'limits.cpu', default: 'none', doc: 'docker: processors that a sandbox may use, `0.5` is half of one.' },
+  { path: 'limits.memory_mb', default: 'none', doc: 'docker: memory of a sandbox in MB, its /tmp included; no swap.' },
+  { path: 'limits.pids', default: '`4096`', doc: 'docker: processes and threads of a sandbox at once.' },
+  {
+    path: 'egress',
+    default: 'what the provider gives',
+    doc: 'docker: `[]` lets a sandbox reach the gateway and nothing else, `["api.example.com:443"]` these as well, through a proxy (`HTTPS_PROXY`).',
+  },
+  {
+    path: 'gateway_url',
+    default: "the provider's",
+    doc: 'The URL at which sandboxes reach this server, where the one that the provider works out does not fit.',
+  },
   {
     path: 'harness',
     default: '`command`',
@@ -251,7 +287,12 @@ export interface HarnessOptions {
 /** An environment with every default filled in. */
 export interface Environment {
   readonly name: string
-  readonly provider: 'local'
+  readonly provider: ProviderKind
+  readonly image: string | null
+  readonly limits: SandboxLimits
+  /** null: what the provider gives; else the gateway and these `host:port` only. */
+  readonly egress: readonly string[] | null
+  readonly gatewayUrl: string | null
   readonly harness: HarnessKind
   readonly harnessOptions: HarnessOptions
   readonly env: Readonly<Record<string, string>>
@@ -349,7 +390,7 @@ function environmentsOf(
       name,
       {
         name,
-        provider: shape.provider ?? 'local',
+        ...sandboxSettings(name, shape),
         harness: shape.harness ?? 'command',
         harnessOptions: {
           argv: shape.harness_options?.argv ?? null,
@@ -376,6 +417,33 @@ function environmentsOf(
       },
     ]),
   )
+}
+
+/** What a provider cannot keep is refused here: a limit that is set and not kept protects nobody. */
+function sandboxSettings(
+  name: string,
+  shape: Static<typeof EnvironmentShape>,
+): Pick<Environment, 'provider' | 'image' | 'limits' | 'egress' | 'gatewayUrl'> {
+  const provider = shape.provider ?? 'local'
+  const settings = {
+    provider,
+    image: shape.image ?? null,
+    limits: {
+      cpu: shape.limits?.cpu ?? null,
+      memoryMb: shape.limits?.memory_mb ?? null,
+      pids: shape.limits?.pids ?? null,
+    },
+    egress: shape.egress ?? null,
+    gatewayUrl: shape.gateway_url?.replace(/\/+$/, '') ?? null,
+  }
+  const refuse = (setting: string, why: string) => errors.configInvalid(`environments.${name}.${setting}: ${why}`)
+  if (provider === 'local')
+    for (const setting of ['image', 'limits', 'egress'] as const)
+      if (shape[setting] !== undefined)
+        throw refuse(setting, 'the local provider cannot keep it; take it out, or set "provider": "docker"')
+  if (provider !== 'local' && settings.image === null)
+    throw refuse('image', `the ${provider} provider needs one, for example "image": "node:22-bookworm"`)
+  return settings
 }
 
 const PricesShape = Type.Object(

@@ -7,6 +7,15 @@ export interface SandboxRef {
   readonly id: string
 }
 
+/** What a sandbox may use at most; null: no limit of hangar's. */
+export interface SandboxLimits {
+  /** Processors, 0.5 is half of one. */
+  readonly cpu: number | null
+  readonly memoryMb: number | null
+  /** Processes and threads at once. */
+  readonly pids: number | null
+}
+
 /** What a sandbox is made from. The same id gives the same sandbox, also after a crash half-way. */
 export interface SandboxSpec {
   readonly id: string
@@ -20,6 +29,22 @@ export interface SandboxSpec {
   readonly path: readonly string[]
   /** Further read-only files and directories of the host. */
   readonly mounts: readonly string[]
+  /** The image it runs, for providers that need one. */
+  readonly image: string | null
+  readonly limits: SandboxLimits
+  /** null: whatever network the provider gives; else the gateway and these `host:port` only. */
+  readonly egress: readonly string[] | null
+  /** Further labels, for people who look at the engine's own lists. */
+  readonly labels: Readonly<Record<string, string>>
+}
+
+/** What a provider can do; what it cannot is refused, never left out silently. */
+export interface ProviderCapabilities {
+  readonly pause: boolean
+  /** Which of a spec's limits it keeps. */
+  readonly limits: readonly (keyof SandboxLimits)[]
+  /** Whether it keeps a spec's `egress`. */
+  readonly network: boolean
 }
 
 /** Where things are, as seen from inside the sandbox. */
@@ -50,7 +75,14 @@ export interface TurnStart {
 export type TurnProcess =
   | { readonly state: 'unknown' }
   | { readonly state: 'running' }
-  | { readonly state: 'exited'; readonly exitCode: number; readonly timedOut: boolean; readonly endedAt: number }
+  | {
+      readonly state: 'exited'
+      readonly exitCode: number
+      readonly timedOut: boolean
+      readonly endedAt: number
+      /** Whether the kernel ended a process of the run for want of memory: a note, the exit status may still be 0. */
+      readonly oom?: boolean
+    }
   | { readonly state: 'lost'; readonly reason: string }
 
 export interface TurnCursor {
@@ -82,11 +114,15 @@ export interface ExecOptions {
 /** Makes sandboxes and runs programs in them. Every method may be called again after a crash: all are idempotent. */
 export interface Provider {
   readonly kind: string
+  capabilities(): ProviderCapabilities
+  /** The gateway's base URL as a sandbox with this `egress` reaches it, from the URL at which the server's own host does. */
+  gatewayUrl(url: string, egress: SandboxSpec['egress']): string
   /** One line for `hangar doctor`: what isolates, and what it does not protect from. */
   describe(): Promise<{ readonly level: 'ok' | 'warning'; readonly text: string }>
   create(spec: SandboxSpec): Promise<SandboxPaths>
   paths(ref: SandboxRef): SandboxPaths
-  inspect(ref: SandboxRef): Promise<{ readonly state: 'up' | 'gone'; readonly reason: string | null }>
+  /** `paused`: resume it first; of what runs in it only `read` is answered meanwhile. */
+  inspect(ref: SandboxRef): Promise<{ readonly state: 'up' | 'paused' | 'gone'; readonly reason: string | null }>
   list(): Promise<readonly SandboxRef[]>
   /** Returns when the run is claimed; a second call with the same key changes nothing. */
   start(ref: SandboxRef, turn: TurnStart): Promise<void>
@@ -111,6 +147,10 @@ export interface Provider {
   putTar(ref: SandboxRef, dir: string, tar: Readable): Promise<void>
   /** A tar of a directory inside (links not followed); ends with an error when it is cut. */
   getTar(ref: SandboxRef, dir: string, options: { readonly maxBytes: number }): Promise<Readable>
-  /** Ends everything in it and removes it; resolves when it is gone. */
+  /** Freezes everything in it where it stands; nothing is lost. Refused with `sandbox_failed` without the capability. */
+  pause(ref: SandboxRef): Promise<void>
+  /** Lets it go on. One that is not paused is no error. */
+  resume(ref: SandboxRef): Promise<void>
+  /** Ends everything in it, paused or not, and removes it; resolves when it is gone. */
   destroy(ref: SandboxRef): Promise<void>
 }

@@ -18,7 +18,7 @@ export async function checkpointSandbox(
   services: TurnServices,
 ): Promise<HelperReport> {
   const { provider } = at.environment
-  const env = turnEnvironment(at, session, turn, provider.paths(ref), services)
+  const env = turnEnvironment(at, session, turn, provider.paths(ref))
   const options = { env, timeoutMs: CHECKPOINT_TIMEOUT_MS, maxOutputBytes: 1_048_576 }
   const run = await services.exclusive(at.name, async () => {
     // Told where the refs are, the helper pushes nothing when nothing has changed.
@@ -37,7 +37,6 @@ export function turnEnvironment(
   session: SessionRecord,
   turn: TurnRecord,
   paths: SandboxPaths,
-  services: TurnServices,
 ): Record<string, string> {
   const io = sessionIoDirectory(paths.home, at.name)
   const author = { name: 'hangar agent', email: `${at.name}@hangar.invalid` }
@@ -53,7 +52,7 @@ export function turnEnvironment(
     HANGAR_REPO: at.slug,
     HANGAR_BRANCH: `hangar/${at.name}`,
     HANGAR_BASE: session.baseCommit ?? '',
-    HANGAR_GATEWAY: services.gatewayUrl(),
+    HANGAR_GATEWAY: at.environment.gatewayUrl,
     HANGAR_PROMPT_FILE: `${io}/${IO.prompt}`,
     HANGAR_CONVERSATION: conversationDirectory(paths.home),
     ...(turn.outputSchema === null ? {} : { HANGAR_OUTPUT_SCHEMA: `${io}/${IO.schema}` }),

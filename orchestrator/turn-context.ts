@@ -5,7 +5,7 @@ import type { RepoSlug, SessionName } from '../domain/names.ts'
 import type { Clock, Log } from '../domain/ports.ts'
 import type { Redactor } from '../domain/redact.ts'
 import type { PriceTable, RunEventBody } from '../domain/run-event.ts'
-import type { Provider, SandboxRef } from '../domain/sandbox.ts'
+import type { Provider, SandboxRef, SandboxSpec } from '../domain/sandbox.ts'
 import type { SessionRecord, TurnRecord } from '../domain/session.ts'
 import type { ArtifactStore } from '../exchange/artifacts.ts'
 import type { ConversationStore } from '../exchange/conversation-state.ts'
@@ -17,7 +17,7 @@ import type { SessionEvents } from './session-events.ts'
 import type { SessionRecords } from './session-records.ts'
 
 /** Settings of the environment that a session was made with, as far as turns need them. */
-export interface TurnEnvironment {
+export interface TurnEnvironment extends Pick<SandboxSpec, 'gatewayUrl' | 'image' | 'limits' | 'egress'> {
   readonly env: Readonly<Record<string, string>>
   /** Variables of the agent's own runs alone. */
   readonly secrets: Readonly<Record<string, string>>
@@ -48,11 +48,11 @@ export interface TurnServices {
   redactEvent(body: RunEventBody): RunEventBody
   readonly limits: Limits
   readonly clock: Clock
+  /** Milliseconds from some moment on, by a clock that nobody sets. */
+  elapsed(): number
   readonly log: Log
   readonly exclusive: Exclusive
   newSandboxId(session: SessionName): string
-  /** The base URL at which sandboxes reach the gateway. */
-  gatewayUrl(): string
 }
 
 /** Work on a session's sandbox that must not overlap: one at a time per session, in order. */

@@ -3,17 +3,19 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { errors, messageOf } from '../domain/errors.ts'
 import type { AskedQuestion, HarnessEnd } from '../domain/harness.ts'
 import { NO_USAGE, sumUsage } from '../domain/run-event.ts'
-import type { TurnProcess } from '../domain/sandbox.ts'
+import type { SandboxRef, TurnProcess } from '../domain/sandbox.ts'
 import type { TurnRecord } from '../domain/session.ts'
 import { passedLimit, passedSentence } from './budget.ts'
 import { conversationAfter, conversationStart } from './conversation.ts'
 import { handOffPromptOf, promptOf } from './prompt.ts'
-import { openStreams, READ_BYTES, type StreamedRun, usedBefore } from './run-streams.ts'
+import { openStreams, READ_BYTES, type RunStreams, type StreamedRun, usedBefore } from './run-streams.ts'
 import { putEvent } from './session-events.ts'
 import { deadlineOf, runKeys, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 import { startAgent } from './turn-prepare.ts'
 
 const WAIT_MS = 400
+/** Whether the sandbox is still there is asked so often, whatever its run says. */
+const INSPECT_MS = 20_000
 
 /**
  * Starts the agent where it is not running yet, follows it, and moves the turn to `collecting`. A conversation that the program refuses to
@@ -30,7 +32,7 @@ export async function followTurn(at: TurnAt, services: TurnServices): Promise<vo
   if (turn.stopReason === null) {
     const prompt = turn.handedOff ? handOffPromptOf(turn, await services.records.turns(at.name)) : promptOf(turn)
     const run = { key, prompt, timeoutMs: deadline.ms, conversation: start.conversation }
-    await startAgent(at, { session, turn, run }, services)
+    await startAgent(at, { session, turn, run })
   }
   const endsAt = (turn.startedAt ?? services.clock.now()) + deadline.ms
   const atDeadline = () => recordStop(at, { reason: deadline.reason, detail: deadline.detail }, services)
@@ -112,6 +114,10 @@ export interface FollowedRun extends StreamedRun {
 export async function followRun(at: TurnAt, run: FollowedRun, services: TurnServices): Promise<FollowedEnd> {
   const { provider } = at.environment
   const { ref, key } = run
+  // Measured from here on: a clock that is set forward or back ends no run early or late.
+  const begun = services.elapsed()
+  const lastsMs = run.endsAt - services.clock.now()
+  const watch = watchSandbox(at, ref, services)
   const streams = await openStreams(at, run, services)
   const { budget } = await services.records.turn(at.name, at.number)
   const earlier = streams.endedBefore ? NO_USAGE : usedBefore(await services.events.ofTurn(at.name, at.number))
@@ -134,7 +140,7 @@ export async function followRun(at: TurnAt, run: FollowedRun, services: TurnServ
     }
     if (streams.question() !== null) stop()
     if (at.signal.aborted) stop()
-    else if (services.clock.now() > run.endsAt) {
+    else if (services.elapsed() - begun > lastsMs) {
       if (stopping === null) await run.atDeadline()
       stop()
     }
@@ -151,6 +157,8 @@ export async function followRun(at: TurnAt, run: FollowedRun, services: TurnServ
     const { process } = output
     const ended = isEnd(process) && output.out.length < READ_BYTES && output.err.length < READ_BYTES
     await streams.take(output, ended)
+    const gone = ended ? null : await watch()
+    if (gone !== null) return lostWith(gone, streams)
     if (ended && isEnd(process)) {
       // What it told with its last words counts as well.
       await keepLimits()
@@ -161,6 +169,29 @@ export async function followRun(at: TurnAt, run: FollowedRun, services: TurnServ
     if (process.state === 'unknown') return neverBegan(at, streams.conversation(), stopping !== null, services)
     if (at.signal.aborted) await sleep(50)
   }
+}
+
+/** Looks from time to time whether the sandbox is there: gives why not; one that is frozen is told of, once. */
+function watchSandbox(at: TurnAt, ref: SandboxRef, services: TurnServices): () => Promise<string | null> {
+  let asked = services.elapsed()
+  let frozen = false
+  return async () => {
+    if (services.elapsed() - asked < INSPECT_MS) return null
+    asked = services.elapsed()
+    const { state, reason } = await at.environment.provider.inspect(ref)
+    if (state === 'gone') return reason ?? 'it is not there any more'
+    if (state === 'paused' && !frozen) {
+      const message = `the sandbox is frozen${reason === null ? '' : `: ${reason}`}; its time goes on`
+      await services.events.append(at.name, at.number, [{ kind: 'error', scope: 'harness', fatal: false, message }])
+    }
+    frozen = state === 'paused'
+    return null
+  }
+}
+
+async function lostWith(reason: string, streams: RunStreams): Promise<FollowedEnd> {
+  const end = await streams.end({ exitCode: null, stopped: true })
+  return { process: { state: 'lost', reason: `its sandbox is gone: ${reason}` }, end, question: null }
 }
 
 async function neverBegan(

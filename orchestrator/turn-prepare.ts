@@ -3,7 +3,7 @@ import { errors } from '../domain/errors.ts'
 import { sessionIoDirectory } from '../domain/hangar-io.ts'
 import type { ConversationStart } from '../domain/harness.ts'
 import { type Oid, safeRelativePath, workBranch, ZERO_OID } from '../domain/names.ts'
-import type { SandboxPaths, SandboxRef } from '../domain/sandbox.ts'
+import type { SandboxPaths, SandboxRef, SandboxSpec } from '../domain/sandbox.ts'
 import type { SessionRecord, SessionSandbox, TurnRecord } from '../domain/session.ts'
 import { currentCheckpoint } from '../exchange/hand-over.ts'
 import type { Attachment } from '../exchange/intake.ts'
@@ -24,7 +24,7 @@ const EXEC_OUTPUT_BYTES = 1_048_576
 export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<void> {
   const { session, turn, ref, paths, fresh } = await takeSandbox(at, services)
   const { context, over } = await settleContext(at, { session, turn, ref, fresh }, services)
-  const env = turnEnvironment(at, session, turn, paths, services)
+  const env = turnEnvironment(at, session, turn, paths)
   // Two places in the sandbox that do not meet; neither goes on alone when the other has failed.
   const done = await Promise.allSettled([
     checkOut(at, { ref, turn, context, over, env, fresh }),
@@ -103,7 +103,7 @@ async function takeSandbox(at: TurnAt, services: TurnServices): Promise<Taken> {
   // A turn may run for days, and pushes its checkpoint after its end.
   const expiresAt = services.clock.now() + Math.max(GRANT_LIFE_MS, deadlineOf(beforeTurn).ms + 3_600_000)
   const ref = live ?? { provider: provider.kind, id: services.newSandboxId(at.name) }
-  const made = minted === null ? null : provider.create(sandboxSpec(at, ref, minted.secret, services))
+  const made = minted === null ? null : provider.create(sandboxSpec(at, ref, minted.secret))
   made?.catch(() => {})
   const shown = await services.events.place(at.name, at.number, {
     kind: 'state',
@@ -148,9 +148,10 @@ async function takeSandbox(at: TurnAt, services: TurnServices): Promise<Taken> {
   return { session, turn: taken ?? beforeTurn, ref, paths, fresh: made !== null }
 }
 
-function sandboxSpec(at: TurnAt, ref: SandboxRef, grant: string, services: TurnServices) {
-  const { path, mounts } = at.environment
-  return { id: ref.id, session: at.name, repo: at.slug, gatewayUrl: services.gatewayUrl(), grant, path, mounts }
+function sandboxSpec(at: TurnAt, ref: SandboxRef, grant: string): SandboxSpec {
+  const { path, mounts, gatewayUrl, image, limits, egress } = at.environment
+  const own = { id: ref.id, session: at.name, repo: at.slug, grant, labels: {} }
+  return { ...own, path, mounts, gatewayUrl, image, limits, egress }
 }
 
 interface Settled {
@@ -294,7 +295,6 @@ export interface AgentRun {
 export async function startAgent(
   at: TurnAt,
   { session, turn, run }: { session: SessionRecord; turn: TurnRecord; run: AgentRun },
-  services: TurnServices,
 ): Promise<void> {
   const ref = sandboxRef(session)
   if (ref === null) throw errors.sandboxLost('the session has no sandbox any more')
@@ -304,7 +304,7 @@ export async function startAgent(
   await provider.start(ref, {
     key: run.key,
     argv,
-    env: { ...env, ...secrets, ...turnEnvironment(at, session, turn, provider.paths(ref), services) },
+    env: { ...env, ...secrets, ...turnEnvironment(at, session, turn, provider.paths(ref)) },
     stdin,
     // The supervisor's own deadline comes a little after the server's, which knows the reason; it counts when the server is gone.
     timeoutMs: run.timeoutMs + 5_000,

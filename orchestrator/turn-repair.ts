@@ -53,9 +53,9 @@ async function runRepair(at: TurnAt, { session, turn, repair }: Repairing, servi
   if (turn.stopReason === null) {
     const prompt = repairPromptOf(turn, repair.reason)
     // Taken up again after a restart, the run may have written its result already.
-    if (!(await hasBegun(at, ref, key))) await writePrompt(at, { ref, session, turn, prompt }, services)
+    if (!(await hasBegun(at, ref, key))) await writePrompt(at, { ref, session, turn, prompt })
     const timeoutMs = Math.max(1_000, limit.endsAt - services.clock.now())
-    await startAgent(at, { session, turn, run: { key, prompt, timeoutMs, conversation: start.conversation } }, services)
+    await startAgent(at, { session, turn, run: { key, prompt, timeoutMs, conversation: start.conversation } })
   }
   let late = false
   const atDeadline = async () => {
@@ -109,11 +109,10 @@ async function hasBegun(at: TurnAt, ref: SandboxRef, key: string): Promise<boole
 async function writePrompt(
   at: TurnAt,
   { ref, session, turn, prompt }: { ref: SandboxRef; session: SessionRecord; turn: TurnRecord; prompt: string },
-  services: TurnServices,
 ): Promise<void> {
   const { provider } = at.environment
   const { exitCode, err } = await provider.exec(ref, ['sh', '-c', REPAIR_SCRIPT], {
-    env: turnEnvironment(at, session, turn, provider.paths(ref), services),
+    env: turnEnvironment(at, session, turn, provider.paths(ref)),
     stdin: Buffer.from(prompt),
     timeoutMs: 60_000,
     maxOutputBytes: 65_536,

@@ -1,7 +1,7 @@
 /** The configured environments as the orchestrator needs them: defaults, harness and provider, or the sentence why not. */
 import { existsSync, realpathSync } from 'node:fs'
 import { dirname, isAbsolute, join } from 'node:path'
-import type { Config, Environment } from '../domain/config.ts'
+import type { Config, Environment, ProviderKind } from '../domain/config.ts'
 import { errors } from '../domain/errors.ts'
 import type { Harness } from '../domain/harness.ts'
 import type { Provider } from '../domain/sandbox.ts'
@@ -15,7 +15,15 @@ export interface Environments {
   forTurns(name: string): TurnEnvironment
 }
 
-export function createEnvironments({ config, local }: { config: Config; local: Provider }): Environments {
+export interface EnvironmentsDeps {
+  readonly config: Config
+  /** By kind, as environments name them. */
+  readonly providers: ReadonlyMap<ProviderKind, Provider>
+  /** The URL at which this host reaches the server. */
+  readonly url: string
+}
+
+export function createEnvironments({ config, providers, url }: EnvironmentsDeps): Environments {
   const find = (name: string): { environment: Environment; harness: Harness } => {
     const environment = config.environments.get(name)
     if (environment === undefined)
@@ -38,13 +46,19 @@ export function createEnvironments({ config, local }: { config: Config; local: P
     },
     forTurns: (name) => {
       const { environment, harness } = find(name)
-      const { env, secrets, path, mounts, harnessOptions, idleSuspendMs } = environment
+      const { env, secrets, path, mounts, harnessOptions, image, limits, egress, idleSuspendMs } = environment
+      const provider = providers.get(environment.provider)
+      if (provider === undefined) throw errors.internal(`there is no provider ${environment.provider}`)
       return {
         env,
         secrets,
         path,
         mounts: [...mounts, ...filesOf(harnessOptions.argv ?? [])],
-        provider: local,
+        image,
+        limits,
+        egress,
+        gatewayUrl: environment.gatewayUrl ?? provider.gatewayUrl(url, egress),
+        provider,
         harness,
         model: harnessOptions.model,
         idleSuspendMs,
@@ -55,7 +69,8 @@ export function createEnvironments({ config, local }: { config: Config; local: P
 
 /** An unknown program is refused before anything is begun. */
 function checkProgram(environment: Environment): void {
-  if (findProgram(environment) !== null) return
+  // Of an image only a sandbox of it can tell.
+  if (environment.provider !== 'local' || findProgram(environment) !== null) return
   throw errors.harnessUnusable(
     `the agent program ${programOf(environment)} of environment ${environment.name} is not installed; install it, or name its directory in environments.${environment.name}.path`,
   )

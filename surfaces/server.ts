@@ -7,11 +7,12 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import express from 'express'
-import type { Config } from '../domain/config.ts'
+import type { Config, ProviderKind } from '../domain/config.ts'
 import { errors, messageOf } from '../domain/errors.ts'
 import type { Caller, TokenCaller } from '../domain/grant.ts'
 import type { Clock, Log, Random } from '../domain/ports.ts'
 import { createRedactor, redactedLog } from '../domain/redact.ts'
+import type { Provider } from '../domain/sandbox.ts'
 import { createArtifactStore } from '../exchange/artifacts.ts'
 import { createConversationStore } from '../exchange/conversation-state.ts'
 import { createResultChecker } from '../exchange/result-schema.ts'
@@ -149,7 +150,8 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       clock,
       log,
     })
-    const environments = createEnvironments({ config, local })
+    const providers = new Map<ProviderKind, Provider>([['local', local]])
+    const environments = createEnvironments({ config, providers, url })
     const records = createSessionRecords({ repositories, ledger, index, clock })
     const events = createSessionEvents({ index, clock })
     const artifacts = createArtifactStore({ ledger, sealer })
@@ -170,9 +172,9 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       limits: config.limits,
       clock,
       log,
+      elapsed: () => performance.now(),
       exclusive: createExclusive(),
       newSandboxId: (session) => `${session.slice(0, 40)}-${randomBytes(5).toString('hex')}`,
-      gatewayUrl: () => url,
     }
     const runner = keep(createTurnRunner({ ...turnServices, maxRunning: config.maxRunning }), (value) => value.close())
     const suspension = keep(createSessionSuspend(turnServices), (value) => value.close())
@@ -183,7 +185,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       runner,
       grants,
       events,
-      provider: () => local,
+      provider: (kind) => providerOf(providers, kind),
       clock,
     })
     const sessions = createSessions({
@@ -213,7 +215,17 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     }
 
     const complete = indexed.unreadable.length === 0 && reconciled.unreadable.length === 0
-    await recover({ repositories, index, claims, grants, control, runner, providers: [local], complete, log })
+    await recover({
+      repositories,
+      index,
+      claims,
+      grants,
+      control,
+      runner,
+      providers: [...providers.values()],
+      complete,
+      log,
+    })
     const housekeeping = keep(
       createHousekeeping({
         repositories,
@@ -293,6 +305,14 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     await closeAll(undo, log)
     throw error
   }
+}
+
+/** The provider that made a sandbox, as its session's record names it. */
+function providerOf(providers: ReadonlyMap<string, Provider>, kind: string): Provider {
+  const provider = providers.get(kind)
+  if (provider === undefined)
+    throw errors.sandboxFailed(`the sandbox was made by the provider ${kind}, which this server does not have`)
+  return provider
 }
 
 /** A promise that is kept from outside. */

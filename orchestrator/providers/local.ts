@@ -21,6 +21,7 @@ import {
   type LocalSandbox,
   probeIsolation,
 } from './local-isolation.ts'
+import { isPaused, pauseSandbox, resumeSandbox } from './local-pause.ts'
 import { findProcesses, killFound, killSandbox, signalProcess } from './local-processes.ts'
 import { listSandboxes, makeSandbox, readSandbox, removeSandboxDir, sandboxDir, sweepGone } from './local-sandbox.ts'
 
@@ -63,6 +64,14 @@ class LocalProvider implements Provider {
   get #best(): Isolation {
     this.#isolation ??= probeIsolation()
     return this.#isolation
+  }
+
+  capabilities() {
+    return { pause: true, limits: [], network: false }
+  }
+
+  gatewayUrl(url: string) {
+    return url
   }
 
   async describe() {
@@ -113,7 +122,7 @@ class LocalProvider implements Provider {
   async inspect(ref: SandboxRef) {
     const sandbox = await readSandbox(this.#deps.sandboxesDir, ref.id)
     if (sandbox === null) return { state: 'gone', reason: `there is no sandbox ${ref.id} on this host` } as const
-    return { state: 'up', reason: null } as const
+    return { state: (await isPaused(sandbox)) ? 'paused' : 'up', reason: null } as const
   }
 
   async list() {
@@ -121,7 +130,7 @@ class LocalProvider implements Provider {
   }
 
   async start(ref: SandboxRef, turn: TurnStart) {
-    const sandbox = await this.#open(ref)
+    const sandbox = await this.#openAwake(ref)
     const files = this.#turn(sandbox, turn.key)
     if (await isClaimed(files)) return
     await mkdir(files.dir, { recursive: true, mode: 0o700 })
@@ -205,6 +214,7 @@ class LocalProvider implements Provider {
     if (sandbox === null) return
     const files = this.#turn(sandbox, key)
     if ((await stat(files.dir).catch(() => null)) === null) return
+    if (await isPaused(sandbox)) await resumeSandbox(sandbox)
     await writeFile(files.stop, '')
     const { grace_ms } = JSON.parse(await readFile(files.spec, 'utf8').catch(() => '{"grace_ms":0}')) as {
       grace_ms: number
@@ -231,7 +241,7 @@ class LocalProvider implements Provider {
   }
 
   async exec(ref: SandboxRef, argv: readonly string[], options: Parameters<Provider['exec']>[2]) {
-    return execInside(await this.#open(ref), argv, { ...options, owner: this.#owner })
+    return execInside(await this.#openAwake(ref), argv, { ...options, owner: this.#owner })
   }
 
   async readFile(ref: SandboxRef, path: string, options: Parameters<Provider['readFile']>[2]) {
@@ -245,7 +255,7 @@ class LocalProvider implements Provider {
 
   async putTar(ref: SandboxRef, dir: string, tar: Readable) {
     const script = 'mkdir -p -- "$1" && exec tar -x -f - --no-same-owner -C "$1"'
-    const result = await execInside(await this.#open(ref), ['sh', '-c', script, 'sh', dir], {
+    const result = await execInside(await this.#openAwake(ref), ['sh', '-c', script, 'sh', dir], {
       stdin: tar,
       timeoutMs: 10 * 60_000,
       maxOutputBytes: 1_048_576,
@@ -258,11 +268,19 @@ class LocalProvider implements Provider {
   }
 
   async getTar(ref: SandboxRef, dir: string, options: { readonly maxBytes: number }) {
-    const inside = startInside(await this.#open(ref), ['tar', '-c', '-f', '-', '-C', dir, '.'], {
+    const inside = startInside(await this.#openAwake(ref), ['tar', '-c', '-f', '-', '-C', dir, '.'], {
       env: {},
       owner: this.#owner,
     })
     return Readable.from(tarOf(inside, dir, options.maxBytes), { objectMode: false })
+  }
+
+  async pause(ref: SandboxRef) {
+    await pauseSandbox(await this.#open(ref))
+  }
+
+  async resume(ref: SandboxRef) {
+    await resumeSandbox(await this.#open(ref))
   }
 
   async destroy(ref: SandboxRef) {
@@ -282,6 +300,13 @@ class LocalProvider implements Provider {
     await this.#recover()
     const sandbox = await readSandbox(this.#deps.sandboxesDir, ref.id)
     if (sandbox === null) throw errors.sandboxLost(`the sandbox ${ref.id} is not on this host`)
+    return sandbox
+  }
+
+  /** For all that would start something in it. */
+  async #openAwake(ref: SandboxRef): Promise<LocalSandbox> {
+    const sandbox = await this.#open(ref)
+    if (await isPaused(sandbox)) throw errors.sandboxFailed(`the sandbox ${ref.id} is paused; resume it first`)
     return sandbox
   }
 

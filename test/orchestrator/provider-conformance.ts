@@ -29,6 +29,10 @@ export function sandboxSpec(overrides: Partial<SandboxSpec> = {}): SandboxSpec {
     grant: SECRET,
     path: [],
     mounts: [],
+    image: null,
+    limits: { cpu: null, memoryMb: null, pids: null },
+    egress: null,
+    labels: {},
     ...overrides,
   }
 }
@@ -317,6 +321,43 @@ export async function conformance(t: Test, name: string, subject: ConformanceSub
       },
     )
 
+    await t.test(
+      'a paused sandbox stands still, and goes on where it was',
+      { skip: !provider.capabilities().pause && 'it cannot pause' },
+      async (t) => {
+        const script = 'i=0; while [ $i -lt 60 ]; do echo $i; i=$((i+1)); sleep 0.05; done'
+        await provider.start(ref(id), turn('pause-1', script))
+        const first = await provider.read(ref(id), 'pause-1', { out: 0, err: 0 }, { waitMs: 10_000, maxBytes: 65_536 })
+        await provider.pause(ref(id))
+        await provider.pause(ref(id))
+        t.equal((await provider.inspect(ref(id))).state, 'paused')
+        await t.rejects(provider.exec(ref(id), ['true'], execOptions), { code: 'sandbox_failed', message: /paused/ })
+        let at = first.next
+        const parts = [first.out]
+        for (const waitMs of [0, 300, 300]) {
+          const got = await provider.read(ref(id), 'pause-1', at, { waitMs, maxBytes: 65_536 })
+          t.equal(got.process.state, 'running')
+          if (waitMs === 300 && parts.length > 2) t.equal(got.out.length, 0, 'nothing is written meanwhile')
+          parts.push(got.out)
+          at = got.next
+        }
+        await provider.resume(ref(id))
+        await provider.resume(ref(id))
+        t.equal((await provider.inspect(ref(id))).state, 'up')
+        const rest = await readToEnd(provider, id, 'pause-1', at)
+        t.match(rest.process, code(0))
+        t.equal(
+          Buffer.concat([...parts, rest.out]).toString(),
+          Array.from({ length: 60 }, (_, at) => `${at}\n`).join(''),
+        )
+        await provider.start(ref(id), turn('pause-2', 'echo up; sleep 300'))
+        await provider.read(ref(id), 'pause-2', { out: 0, err: 0 }, { waitMs: 10_000, maxBytes: 100 })
+        await provider.pause(ref(id))
+        await provider.stop(ref(id), 'pause-2')
+        t.match((await readToEnd(provider, id, 'pause-2')).process, { state: 'exited' }, 'stopping ends a paused run')
+      },
+    )
+
     await t.test('destroying ends all and removes all, also twice, whatever modes were set', async (t) => {
       const other = sandboxSpec()
       await provider.create(other)
@@ -326,6 +367,7 @@ export async function conformance(t: Test, name: string, subject: ConformanceSub
         turn('gone-1', `mkdir -p ~/a/b; chmod 0 ~/a/b ~/a; bash -c "exec -a ${marker} sleep 300"`),
       )
       for (let tries = 0; tries < 100 && processesNaming(marker).length === 0; tries++) await sleep(30)
+      if (provider.capabilities().pause) await provider.pause(ref(other.id))
       await provider.destroy(ref(other.id))
       await provider.destroy(ref(other.id))
       t.equal(await noneLeft(marker), 0)
