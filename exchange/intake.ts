@@ -2,10 +2,13 @@
 import type { ContextItem } from '../domain/context-item.ts'
 import { type ErrorCode, HangarError } from '../domain/errors.ts'
 import type { Limits } from '../domain/limits.ts'
-import { type RefName, type SafePath, safeRelativePath } from '../domain/names.ts'
+import { EMPTY_TREE, type RefName, type SafePath, safeRelativePath } from '../domain/names.ts'
+import { mergeBase } from '../gateway/git/ancestry.ts'
 import type { Repository } from '../gateway/git/repository.ts'
 import { type ReceivedBundle, receiveBundle } from './bundle-in.ts'
-import { type Checkpoint, readCheckpoint } from './checkpoint.ts'
+import { type Checkpoint, readStash, UNBORN_ROOT } from './checkpoint.ts'
+import { projectTips } from './project-refs.ts'
+import { refuseGitlinks } from './tree-check.ts'
 
 export interface Attachment {
   readonly name: SafePath
@@ -78,14 +81,16 @@ async function bring(
         item,
         `commit ${item.commit} is at no ref under refs/hangar/incoming/; push it there first`,
       )
-    const checkpoint = await readCheckpoint(repo, item.commit)
+    const checkpoint = await readStash(repo, item.commit)
     if (checkpoint === null)
       throw refuse(
         'invalid_context',
         index,
         item,
-        `commit ${item.commit} is not stash-shaped: parents must be HEAD, the index and the untracked files`,
+        `commit ${item.commit} is not stash-shaped: parents must be HEAD, the index and the untracked files; git stash create makes one, and so does --from-local`,
       )
+    const stray = await strayLinks(repo, checkpoint)
+    if (stray !== null) throw refuse('invalid_context', index, item, stray)
     return { kind: 'checkpoint', index, checkpoint, incoming: incoming.map((ref) => ref.name) }
   }
   if (item.content.length > limits.maxBundleBytes)
@@ -100,6 +105,18 @@ async function bring(
   } catch (error) {
     throw placed(error, index, item)
   }
+}
+
+/** What a person's work tree may not hold: submodule links that nobody else can follow. All else in it is theirs. */
+async function strayLinks(repo: Repository, checkpoint: Checkpoint): Promise<string | null> {
+  const base = checkpoint.head === UNBORN_ROOT ? null : await mergeBase(repo, checkpoint.head, await projectTips(repo))
+  const from = base === null ? EMPTY_TREE : ((await repo.objects.readCommit(base))?.tree ?? EMPTY_TREE)
+  const { index, tracked, untracked } = checkpoint
+  return (
+    (await refuseGitlinks(repo, { from, to: tracked, env: {} })) ??
+    (index === tracked ? null : await refuseGitlinks(repo, { from, to: index, env: {} })) ??
+    (untracked === EMPTY_TREE ? null : await refuseGitlinks(repo, { from: EMPTY_TREE, to: untracked, env: {} }))
+  )
 }
 
 function checkUrl(url: string, index: number): string {
@@ -153,7 +170,7 @@ function freeName(wanted: string, taken: Set<string>): SafePath {
   const dot = wanted.indexOf('.', slash + 1)
   const [stem, extension] = dot === -1 ? [wanted, ''] : [wanted.slice(0, dot), wanted.slice(dot)]
   for (let number = 1; ; number++) {
-    const name = number === 1 ? wanted : `${stem}-${number}${extension}`
+    const name = number === 1 ? wanted : numbered(stem, number, extension)
     const clash = [...taken].some(
       (other) => other === name || other.startsWith(`${name}/`) || name.startsWith(`${other}/`),
     )
@@ -161,6 +178,15 @@ function freeName(wanted: string, taken: Set<string>): SafePath {
     taken.add(name)
     return safeRelativePath(name)
   }
+}
+
+/** Shortened where a name of 255 bytes has no room for the number. */
+function numbered(stem: string, number: number, extension: string): string {
+  const start = stem.lastIndexOf('/') + 1
+  let own = stem.slice(start)
+  const rest = `-${number}${Buffer.byteLength(extension) > 200 ? '' : extension}`
+  while (own !== '' && Buffer.byteLength(own + rest) > 255) own = [...own].slice(0, -1).join('')
+  return stem.slice(0, start) + own + rest
 }
 
 type Named = { readonly kind: ContextItem['kind']; readonly name?: string | null }

@@ -39,7 +39,8 @@ const TOLERATED = [
   'missingTaggerEntry',
   'badTagName',
 ]
-const STRICT = `--strict=${TOLERATED.map((id) => `${id}=ignore`).join(',')}`
+/** git's own check of each object that comes in. */
+export const STRICT = `--strict=${TOLERATED.map((id) => `${id}=ignore`).join(',')}`
 
 /** Blobs above are streamed, not held; deltas are kept in at most 64 MiB. */
 const CONFIG = { 'core.bigFileThreshold': '32m', 'core.deltaBaseCacheLimit': '64m' }
