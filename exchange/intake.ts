@@ -144,7 +144,7 @@ function checkPatch(item: Extract<ContextItem, { kind: 'patch' }>, index: number
 const MADE_UP = { file: 'file', text: 'text.txt', log: 'log.txt', issue: 'issue.md', diff: 'changes.diff' } as const
 
 function nameAttachments(items: readonly ContextItem[], limits: Limits): Attachment[] {
-  const taken = new Set<string>()
+  const taken: Taken = { files: new Set(), directories: new Set() }
   const attachments: Attachment[] = []
   let bytes = 0
   for (const [index, item] of items.entries()) {
@@ -164,29 +164,39 @@ function nameAttachments(items: readonly ContextItem[], limits: Limits): Attachm
   return attachments
 }
 
-/** The name, or `trace-2.txt` and so on when it, or a directory of that name, is there already. */
-function freeName(wanted: string, taken: Set<string>): SafePath {
-  const slash = wanted.lastIndexOf('/') + 1
-  const dot = wanted.indexOf('.', slash + 1)
-  const [stem, extension] = dot === -1 ? [wanted, ''] : [wanted.slice(0, dot), wanted.slice(dot)]
-  for (let number = 1; ; number++) {
-    const name = number === 1 ? wanted : numbered(stem, number, extension)
-    const clash = [...taken].some(
-      (other) => other === name || other.startsWith(`${name}/`) || name.startsWith(`${other}/`),
-    )
-    if (clash) continue
-    taken.add(name)
-    return safeRelativePath(name)
-  }
+interface Taken {
+  readonly files: Set<string>
+  readonly directories: Set<string>
 }
 
-/** Shortened where a name of 255 bytes has no room for the number. */
-function numbered(stem: string, number: number, extension: string): string {
-  const start = stem.lastIndexOf('/') + 1
-  let own = stem.slice(start)
-  const rest = `-${number}${Buffer.byteLength(extension) > 200 ? '' : extension}`
-  while (own !== '' && Buffer.byteLength(own + rest) > 255) own = [...own].slice(0, -1).join('')
-  return stem.slice(0, start) + own + rest
+/** The name, or `trace-2.txt` and so on when it is there already; a part on the way that is a file already is numbered as well. */
+function freeName(wanted: string, taken: Taken): SafePath {
+  const parts = wanted.split('/')
+  let path = ''
+  for (const [place, part] of parts.entries()) {
+    const last = place === parts.length - 1
+    const isFree = (name: string) => !taken.files.has(name) && !(last && taken.directories.has(name))
+    let number = 1
+    while (!isFree(path + numbered(part, number))) number++
+    path += numbered(part, number)
+    if (last) taken.files.add(path)
+    else {
+      taken.directories.add(path)
+      path += '/'
+    }
+  }
+  return safeRelativePath(path)
+}
+
+/** `trace.txt`, `trace-2.txt`, …: shortened where a name of 255 bytes has no room for the number. */
+function numbered(name: string, number: number): string {
+  if (number === 1) return name
+  const dot = name.indexOf('.', 1)
+  const [stem, extension] = dot === -1 ? [name, ''] : [name.slice(0, dot), name.slice(dot)]
+  const end = `-${number}${Buffer.byteLength(extension) > 200 ? '' : extension}`
+  let start = stem
+  while (Buffer.byteLength(start + end) > 255) start = [...start].slice(0, -1).join('')
+  return start + end
 }
 
 type Named = { readonly kind: ContextItem['kind']; readonly name?: string | null }

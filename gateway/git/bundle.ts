@@ -186,6 +186,7 @@ async function indexPack(
 
 function notTaken(stderr: string): Error {
   const reason = stderr.trim().slice(0, 2_000)
+  if (/did not receive expected object|unresolved delta/.test(reason)) return notWhole(reason)
   const first = reason.split('\n').find((line) => /^(?:fatal|error): /.test(line)) ?? 'it ended without a word'
   return errors.invalidContext(
     `the bundle's pack is not taken by git (${first.replace(/^(?:fatal|error): /, '')}); make it again with: git bundle create FILE HEAD --not --remotes`,
@@ -240,13 +241,14 @@ async function checkConnected(
     timeoutMs: DEFAULT_LIMITS.handedTimeoutMs,
     maxMemoryBytes: DEFAULT_LIMITS.handedMemoryBytes,
   })
-  if (result.exitCode !== 0)
-    throw errors.invalidContext(
-      'the bundle does not hold all that its commits need (one of a shallow clone does not); run git fetch --unshallow and bundle again, or use --from-local',
-      {
-        reason: result.stderr.trim().slice(0, 2_000),
-      },
-    )
+  if (result.exitCode !== 0) throw notWhole(result.stderr.trim())
+}
+
+function notWhole(reason: string): Error {
+  return errors.invalidContext(
+    'the bundle does not hold all that its commits need (one of a shallow clone does not); run git fetch --unshallow and bundle again, or use --from-local',
+    { reason: reason.slice(0, 2_000) },
+  )
 }
 
 interface Header extends Omit<BundleHeads, 'missing'> {
