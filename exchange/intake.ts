@@ -207,26 +207,28 @@ function refuse(
   item: Named,
   reason: string,
 ): HangarError {
-  const label = item.name ? `${item.kind} ${JSON.stringify(item.name)}` : item.kind
-  return new HangarError(code, `context[${index}] (${label}): ${reason}`, {
+  return new HangarError(code, `context[${index}] (${labelOf(item)}): ${reason}`, {
     itemIndex: index,
-    ...(item.name ? { itemName: item.name } : {}),
+    ...(item.name ? { itemName: item.name.slice(0, 1_000) } : {}),
     reason,
   })
+}
+
+function labelOf({ kind, name }: Named): string {
+  return name ? `${kind} ${JSON.stringify(name.slice(0, 120))}` : kind
 }
 
 /** The same error with the item's place in it. */
 export function placed(error: unknown, index: number, item: Named): unknown {
   if (!(error instanceof HangarError)) return error
   const code = error.code === 'git_failed' || error.code === 'limit_passed' ? 'invalid_context' : error.code
-  const label = item.name ? `${item.kind} ${JSON.stringify(item.name)}` : item.kind
   return new HangarError(
     code,
-    `context[${index}] (${label}): ${error.message}`,
+    `context[${index}] (${labelOf(item)}): ${error.message}`,
     {
       ...error.details,
       itemIndex: index,
-      ...(item.name ? { itemName: item.name } : {}),
+      ...(item.name ? { itemName: item.name.slice(0, 1_000) } : {}),
       reason: error.details.reason ?? error.message,
     },
     error,

@@ -85,13 +85,15 @@ export function createResultChecker(options: ResultCheckerOptions = {}): ResultC
       return reason === null ? { kind: 'valid', value: parsed.value } : { kind: 'invalid', reason }
     },
     refuseSchema: async (schema, asker = '') => {
-      if (isDeeper(schema, MAX_DEPTH)) return `output_schema: nested deeper than ${MAX_DEPTH} levels`
-      const text = JSON.stringify(schema)
+      const tooDeep = `output_schema: nested deeper than ${MAX_DEPTH} levels`
+      const text = textOf(schema)
+      if (text === null) return tooDeep
       const bytes = Buffer.byteLength(text)
       if (bytes > DEFAULT_LIMITS.maxSchemaBytes)
         throw errors.tooLarge(
           `output_schema: a schema may have ${DEFAULT_LIMITS.maxSchemaBytes} bytes as JSON, this has ${bytes}; simplify it`,
         )
+      if (isDeeper(schema, MAX_DEPTH)) return tooDeep
       if (queue.waiting(asker) >= maxWaiting)
         throw errors.busy('as many schemas of this repo wait for their check as may; try again when they are through')
       return ask(asker, { schema: text, text: null })
@@ -100,6 +102,15 @@ export function createResultChecker(options: ResultCheckerOptions = {}): ResultC
       closed = true
       await Promise.all([...running].map((worker) => worker.terminate()))
     },
+  }
+}
+
+/** Null when it is nested so deeply that the runtime gives up. */
+function textOf(value: unknown): string | null {
+  try {
+    return JSON.stringify(value)
+  } catch {
+    return null
   }
 }
 

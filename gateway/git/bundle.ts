@@ -187,6 +187,11 @@ async function indexPack(
 function notTaken(stderr: string): Error {
   const reason = stderr.trim().slice(0, 2_000)
   if (/did not receive expected object|unresolved delta/.test(reason)) return notWhole(reason)
+  if (/out of memory|over limit|cannot allocate/i.test(reason))
+    return errors.invalidContext(
+      'the bundle holds objects that unpack to more than is taken in memory; push the work instead (--from-local)',
+      { reason },
+    )
   const first = reason.split('\n').find((line) => /^(?:fatal|error): /.test(line)) ?? 'it ended without a word'
   return errors.invalidContext(
     `the bundle's pack is not taken by git (${first.replace(/^(?:fatal|error): /, '')}); make it again with: git bundle create FILE HEAD --not --remotes`,

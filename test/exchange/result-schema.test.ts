@@ -109,6 +109,7 @@ t.test('schemas that cannot be used say why', async (t) => {
     ['a text', 'string', /./],
   ]
   for (const [what, schema, reason] of rows) t.match(await refuseSchema(schema), reason, what)
+  await t.rejects(refuseSchema({ enum: Array.from({ length: 2_000_000 }, () => 1) }), { code: 'too_large' })
   await t.rejects(refuseSchema({ description: 'x'.repeat(300_000) }), { code: 'too_large', message: /262144 bytes/ })
   const proto = JSON.parse(
     '{"properties":{"__proto__":{"type":"integer"},"constructor":{"type":"integer"}},"__proto__":{"bad":1}}',

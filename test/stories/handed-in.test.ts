@@ -244,7 +244,7 @@ t.test('a bundle that brings what may not enter', async (t) => {
     {
       name: 'deltas that unpack to gigabytes',
       context: async () => [ofBundle(deltaBomb(await commitOf([['100644', 'bomb', 'bomb']])))],
-      reason: /over limit|out of memory|not taken by git/i,
+      reason: /unpack to more than is taken in memory/,
     },
   ])
 })

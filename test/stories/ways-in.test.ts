@@ -312,6 +312,26 @@ t.test('the base stays where it was when the project moves on', async (t) => {
   })
 })
 
+t.test('a client that left out too much is told all that is missing, and bundles again', async (t) => {
+  const top = await checkout('again')
+  const made = await shell(
+    top,
+    `git switch -q -c one; echo 1 >>a; git commit -q -a -m 'only here: one'; git switch -q -c two main; echo 2 >>b; git commit -q -a -m 'only here: two'
+     git switch -q -c both one; git merge -q -m both two; git bundle create -q ../thin.bundle HEAD --not one two; git bundle create -q ../again.bundle HEAD --not --remotes
+     git rev-parse one two main HEAD`,
+  )
+  const [one, two, main, head] = made.trim().split('\n')
+  const item = (file: string) => [
+    { kind: 'bundle', content: readFileSync(join(top, '..', file)).toString('base64'), base_commit: main },
+  ]
+  const refused = await begin('again', { context: item('thin.bundle') })
+  t.match(refused, { status: 422, body: { code: 'missing_commits', item_index: 0, detail: /builds on 2 commit\(s\)/ } })
+  t.strictSame([...refused.body.missing].sort(), [one, two].sort())
+  t.equal((await begin('again', { context: item('again.bundle') })).status, 201)
+  await turnOf(hangar, 'again')
+  t.equal((await whole(await sandboxOf(hangar, 'again'))).head, head)
+})
+
 // --- the parts ------------------------------------------------------------------------------------------------------------
 
 async function trip(name: string, state: WorkingState, go: Way): Promise<Trip> {
