@@ -8,7 +8,7 @@ import type { Repository } from '../gateway/git/repository.ts'
 import { type ReceivedBundle, receiveBundle } from './bundle-in.ts'
 import { type Checkpoint, readStash, UNBORN_ROOT } from './checkpoint.ts'
 import { projectTips } from './project-refs.ts'
-import { refuseGitlinks } from './tree-check.ts'
+import { refuseOwn } from './tree-check.ts'
 
 export interface Attachment {
   readonly name: SafePath
@@ -89,8 +89,8 @@ async function bring(
         item,
         `commit ${item.commit} is not stash-shaped: parents must be HEAD, the index and the untracked files; git stash create makes one, and so does --from-local`,
       )
-    const stray = await strayLinks(repo, checkpoint)
-    if (stray !== null) throw refuse('invalid_context', index, item, stray)
+    const refused = await refuseState(repo, checkpoint)
+    if (refused !== null) throw refuse('invalid_context', index, item, refused)
     return { kind: 'checkpoint', index, checkpoint, incoming: incoming.map((ref) => ref.name) }
   }
   if (item.content.length > limits.maxBundleBytes)
@@ -107,15 +107,15 @@ async function bring(
   }
 }
 
-/** What a person's work tree may not hold: submodule links that nobody else can follow. All else in it is theirs. */
-async function strayLinks(repo: Repository, checkpoint: Checkpoint): Promise<string | null> {
+/** What of a person's work tree nobody else can have. All else in it is theirs. */
+async function refuseState(repo: Repository, checkpoint: Checkpoint): Promise<string | null> {
   const base = checkpoint.head === UNBORN_ROOT ? null : await mergeBase(repo, checkpoint.head, await projectTips(repo))
   const from = base === null ? EMPTY_TREE : ((await repo.objects.readCommit(base))?.tree ?? EMPTY_TREE)
   const { index, tracked, untracked } = checkpoint
   return (
-    (await refuseGitlinks(repo, { from, to: tracked, env: {} })) ??
-    (index === tracked ? null : await refuseGitlinks(repo, { from, to: index, env: {} })) ??
-    (untracked === EMPTY_TREE ? null : await refuseGitlinks(repo, { from: EMPTY_TREE, to: untracked, env: {} }))
+    (await refuseOwn(repo, { from, to: tracked, env: {} })) ??
+    (index === tracked ? null : await refuseOwn(repo, { from, to: index, env: {} })) ??
+    (untracked === EMPTY_TREE ? null : await refuseOwn(repo, { from: EMPTY_TREE, to: untracked, env: {} }))
   )
 }
 

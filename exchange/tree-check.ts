@@ -83,11 +83,15 @@ export async function refuseChange(
   return own.length === entries.length ? reason : firstReason(repo, change, own, item)
 }
 
-/** The sentence about a submodule link that a person's checkpoint brings and that leads nowhere, or null. Their other files are their own. */
-export async function refuseGitlinks(repo: Repository, change: HandedChange): Promise<string | null> {
-  const links = await rawDiff(repo, change, DEFAULT_LIMITS.maxCheckpointFiles, (entry) => entry.mode === '160000')
+/** The sentence about what no other checkout can hold of a person's own work tree, or null: impossible names, submodule links that lead nowhere. */
+export async function refuseOwn(repo: Repository, change: HandedChange): Promise<string | null> {
+  let named: string | null = null
+  const links = await rawDiff(repo, change, DEFAULT_LIMITS.maxCheckpointFiles, (entry) => {
+    if (entry.status !== 'D') named ??= refuseName(entry.path)
+    return entry.mode === '160000'
+  })
   if (links === null) return `it changes more than ${DEFAULT_LIMITS.maxCheckpointFiles} files, the most that are taken`
-  return links.length === 0 ? null : strayGitlink(repo, change, links)
+  return named ?? strayGitlink(repo, change, links)
 }
 
 async function firstReason(

@@ -16,14 +16,21 @@ export interface JsonBodyOptions {
   /** Bytes, after any content encoding is undone. */
   readonly maxBytes: number
   readonly digest: boolean
+  readonly timeoutMs: number
+}
+
+/** Bytes that are announced; of a body that announces none, as many as may come. */
+export function announcedBytes(req: IncomingMessage, maxBytes: number): number {
+  const declared = req.headers['content-length']
+  if (declared !== undefined) return Number(declared)
+  return req.headers['transfer-encoding'] === undefined ? 0 : maxBytes
 }
 
 /** Throws `unsupported_media` for another type, charset or encoding, `too_large` past the cap, `invalid_request` for what is no JSON. */
 export async function readJsonBody(req: IncomingMessage, options: JsonBodyOptions): Promise<JsonBody> {
-  const declared = req.headers['content-length']
-  const empty = declared === '0' || (declared === undefined && req.headers['transfer-encoding'] === undefined)
+  const empty = announcedBytes(req, options.maxBytes) === 0
   if (!empty) checkType(req.headers['content-type'])
-  const bytes = empty ? Buffer.alloc(0) : await readAll(req, options.maxBytes)
+  const bytes = empty ? Buffer.alloc(0) : await readAll(req, options)
   const digest = options.digest ? createHash('sha256').update(bytes).digest('hex') : null
   return { value: bytes.length === 0 ? {} : parse(bytes), digest }
 }
@@ -39,7 +46,7 @@ function checkType(header: string | undefined): void {
     throw errors.unsupportedMedia(`the charset ${charset.slice(0, 40)} is not taken; send UTF-8`)
 }
 
-async function readAll(req: IncomingMessage, maxBytes: number): Promise<Buffer> {
+async function readAll(req: IncomingMessage, { maxBytes, timeoutMs }: JsonBodyOptions): Promise<Buffer> {
   const stream = decoded(req)
   const declared = stream === req ? Number(req.headers['content-length']) : Number.NaN
   const tooLarge = () => {
@@ -51,7 +58,11 @@ async function readAll(req: IncomingMessage, maxBytes: number): Promise<Buffer> 
   // Room for what is announced, so that the pieces are not kept beside the whole; it grows where nothing is.
   let room = Buffer.allocUnsafe(declared > 0 ? declared : 65_536)
   let size = 0
+  let timer: NodeJS.Timeout | undefined
   await new Promise<void>((resolve, reject) => {
+    const late = () =>
+      give(errors.invalidRequest(`the body took longer than ${timeoutMs / 1000} s to arrive; send it again`))
+    timer = setTimeout(late, timeoutMs)
     const give = (error: Error) => {
       stream.removeAllListeners('data')
       reject(error)
@@ -70,7 +81,7 @@ async function readAll(req: IncomingMessage, maxBytes: number): Promise<Buffer> 
     stream.once('error', (error) => give(errors.invalidRequest(`the body could not be read: ${messageOf(error)}`)))
     req.once('aborted', () => give(errors.invalidRequest('the body was cut')))
     req.once('error', (error) => give(errors.invalidRequest(`the body could not be read: ${messageOf(error)}`)))
-  })
+  }).finally(() => clearTimeout(timer))
   return room.subarray(0, size)
 }
 

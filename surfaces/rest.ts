@@ -11,8 +11,9 @@ import type { Log } from '../domain/ports.ts'
 import { parseQuery, parseShape } from '../domain/schema.ts'
 import type { IdempotencyMark } from '../domain/session.ts'
 import { callerOf, checkScope } from './auth.ts'
+import { createBodyRoom } from './body-room.ts'
 import { createAnswers } from './idempotency.ts'
-import { readJsonBody } from './json-body.ts'
+import { announcedBytes, readJsonBody } from './json-body.ts'
 import { type Call, type Operation, type Reply, type Services, sessionFor } from './operations/operation.ts'
 import { sendProblem } from './problem.ts'
 import { streamEvents } from './sse.ts'
@@ -27,25 +28,42 @@ export interface RestDeps {
   readonly closing: AbortSignal
 }
 
+/** A body that arrives more slowly is given up: others wait for its room. */
+const BODY_MS = 10 * 60_000
+
 /** A router for `/api`. */
 export function createRest(deps: RestDeps): Router {
   const router = express.Router()
   const answers = createAnswers({ clock: deps.services.clock })
+  // A body takes some six times its bytes while it is worked on.
+  const room = createBodyRoom(2 * deps.limits.maxJsonBytes)
   for (const operation of deps.operations) {
     const path = operation.path.replace(/\{path\}$/, '*path').replace(/\{(\w+)\}/g, ':$1')
     const handler = async (req: Request, res: Response) => {
       const caller = callerOf(req, deps.authenticate)
       checkScope(caller, operation.scope)
+      const signal = goneSignal(res, deps.closing)
+      const bytes = operation.method === 'post' ? announcedBytes(req, deps.limits.maxJsonBytes) : 0
+      const leave = await room.take(bytes, signal).catch(() => {
+        throw errors.busy('the request was given up before there was room for its body; send it again')
+      })
+      try {
+        await answer(req, res, { caller, signal })
+      } finally {
+        leave()
+      }
+    }
+    const answer = async (req: Request, res: Response, { caller, signal }: Pick<Call, 'caller' | 'signal'>) => {
       const key = idempotencyKey(req, operation)
       const body =
         operation.method === 'post'
-          ? await readJsonBody(req, { maxBytes: deps.limits.maxJsonBytes, digest: key !== null })
+          ? await readJsonBody(req, { maxBytes: deps.limits.maxJsonBytes, digest: key !== null, timeoutMs: BODY_MS })
           : null
       const call: Call = {
         caller,
         surface: 'rest',
         services: deps.services,
-        signal: goneSignal(res, deps.closing),
+        signal,
         idempotency: markOf(req, { caller, operation, key, digest: body?.digest ?? null }),
       }
       if (operation.name === 'get_events' && (req.headers.accept ?? '').includes('text/event-stream'))

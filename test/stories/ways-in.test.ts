@@ -218,6 +218,15 @@ t.test("a person's own work tree travels as it is, but for what nobody else can 
       body: { code: 'invalid_context', item_index: 0, reason: /"in" is a submodule link/ },
     })
   })
+  await t.test('a name that no checkout can hold', async (t) => {
+    const top = await checkout('long-name')
+    const commit = await withUntracked(top, '100644 blob', 'é'.repeat(128))
+    await withToken(top, `git push -q "$URL" ${commit}:refs/hangar/incoming/long`, 'long')
+    t.match(await begin('long', { context: [{ kind: 'checkpoint', commit }] }), {
+      status: 422,
+      body: { item_index: 0, reason: /more than 255 bytes; no checkout can hold such a name/ },
+    })
+  })
   for (const [at, entry] of ['.git', '.GIT', 'git~1', '.git.'].entries())
     await t.test(`an entry ${entry} does not come through the push`, async (t) => {
       const top = await checkout(`dot-${at}`)
