@@ -5,7 +5,7 @@ import { PassThrough, type Readable } from 'node:stream'
 import { errors } from '../../domain/errors.ts'
 import { DEFAULT_LIMITS } from '../../domain/limits.ts'
 import { isOid, isRefName, type Oid, type RefName } from '../../domain/names.ts'
-import { STRICT } from './ingest.ts'
+import { contents, STRICT } from './ingest.ts'
 import { git, killGit, runGit, spawnGit } from './process.ts'
 import type { Quarantine } from './quarantine.ts'
 import type { Repository } from './repository.ts'
@@ -136,6 +136,7 @@ export async function unbundle(
     await indexPack(repo, { file, offset: header.size, maxBytes: options.maxBytes }, quarantine)
     const { commit, tree } = await tipOf(repo, options.tip ? [{ ref: '', oid: options.tip }] : header.heads, quarantine)
     await checkConnected(repo, commit, options.visible, quarantine)
+    await refuseHidden(repo, commit, quarantine)
     return { commit, tree, env: quarantine.env, keep: () => quarantine.migrate(), drop: () => quarantine.drop() }
   } catch (error) {
     await quarantine.drop()
@@ -247,6 +248,30 @@ async function checkConnected(
     maxMemoryBytes: DEFAULT_LIMITS.handedMemoryBytes,
   })
   if (result.exitCode !== 0) throw notWhole(result.stderr.trim())
+}
+
+/** Commits that are only under refs that no reader sees would come to light by being named: they count as not there. */
+async function refuseHidden(repo: Repository, commit: Oid, quarantine: Quarantine): Promise<void> {
+  const { refs } = await repo.refs.snapshot()
+  const shown = refs.filter(({ name }) => !/^refs\/hangar\/(?:incoming\/|sessions\/[^/]+\/sealed$)/.test(name))
+  const listed = await git({
+    gitDir: repo.dir,
+    args: ['rev-list', '--stdin'],
+    env: quarantine.env,
+    config: CAREFUL,
+    input: Buffer.from([commit, ...new Set(shown.map(({ oid }) => `^${oid}`)), ''].join('\n')),
+    timeoutMs: DEFAULT_LIMITS.handedTimeoutMs,
+  })
+  const has = await contents(quarantine.dir)
+  const hidden = listed
+    .toString('latin1')
+    .split('\n')
+    .filter((oid) => isOid(oid) && !has(oid))
+  if (hidden.length > 0)
+    throw errors.missingCommits(
+      `the bundle builds on ${hidden.length} commit(s) that the server does not have; bundle again from a commit that is on the remote`,
+      { missing: hidden.slice(0, 1_000) },
+    )
 }
 
 function notWhole(reason: string): Error {

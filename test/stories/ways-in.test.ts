@@ -3,7 +3,7 @@ import { mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { must, pooled, sandboxOf, turnOf, type Whole, whole } from './round-trip.ts'
-import { type ApiAnswer, shell, startHangar } from './support.ts'
+import { type ApiAnswer, run, shell, startHangar } from './support.ts'
 import { asItShouldReturn, baseScript, EVERYTHING, STATES, type WorkingState, within } from './working-states.ts'
 
 t.setTimeout(2_000_000)
@@ -339,6 +339,20 @@ t.test('a client that left out too much is told all that is missing, and bundles
   t.equal((await begin('again', { context: item('again.bundle') })).status, 201)
   await turnOf(hangar, 'again')
   t.equal((await whole(await sandboxOf(hangar, 'again'))).head, head)
+})
+
+t.test('a bundle that only names what another client pushed brings nothing to light', async (t) => {
+  const top = await checkout('hidden')
+  await shell(top, 'echo secret >>a; git stash create >../checkpoint')
+  const commit = readFileSync(join(top, '..', 'checkpoint'), 'utf8').trim()
+  await withToken(top, `git push -q "$URL" ${commit}:refs/hangar/incoming/hidden`, 'hidden')
+  const base_commit = (await shell(top, 'git rev-parse HEAD')).trim()
+  const header = Buffer.from(`# v2 git bundle\n${commit} refs/heads/x\n\n`)
+  const nothing = await run('git', ['pack-objects', '--stdout', '-q'], { cwd: top, input: '' })
+  const content = Buffer.concat([header, nothing.bytes]).toString('base64')
+  const refused = await begin('hidden', { context: [{ kind: 'bundle', content, base_commit }] })
+  t.match(refused, { status: 422, body: { code: 'missing_commits', item_index: 0 } })
+  t.ok(refused.body.missing.includes(commit))
 })
 
 // --- the parts ------------------------------------------------------------------------------------------------------------
