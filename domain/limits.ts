@@ -8,8 +8,20 @@ export interface Limits {
   readonly maxAttachmentBytes: number
   readonly maxPatchBytes: number
   readonly maxBundleBytes: number
+  /** Refs and prerequisites that a bundle may name, and objects that it may hold. */
+  readonly maxBundleRefs: number
+  readonly maxBundleObjects: number
+  /** Files that a bundle or patch may change, and their bytes in all; a checkpoint is a person's own work tree. */
+  readonly maxHandedFiles: number
+  readonly maxHandedBytes: number
+  readonly maxCheckpointFiles: number
+  /** What git may take of memory and time while it reads bytes that were handed in. */
+  readonly handedMemoryBytes: number
+  readonly handedTimeoutMs: number
   readonly maxMessageBytes: number
   readonly maxQueuedTurns: number
+  /** An `output_schema` as JSON. */
+  readonly maxSchemaBytes: number
   /** What comes back. */
   readonly maxResultBytes: number
   readonly maxSummaryBytes: number
@@ -42,8 +54,16 @@ export const DEFAULT_LIMITS: Limits = {
   maxAttachmentBytes: 2 * MB,
   maxPatchBytes: 10 * MB,
   maxBundleBytes: 50 * MB,
+  maxBundleRefs: 10_000,
+  maxBundleObjects: 500_000,
+  maxHandedFiles: 200_000,
+  maxHandedBytes: 1024 * MB,
+  maxCheckpointFiles: 2_000_000,
+  handedMemoryBytes: 2048 * MB,
+  handedTimeoutMs: 2 * 60_000,
   maxMessageBytes: 256 * 1024,
   maxQueuedTurns: 10,
+  maxSchemaBytes: 256 * 1024,
   maxResultBytes: 1024 * 1024,
   maxSummaryBytes: 64 * 1024,
   maxQuestionBytes: 16 * 1024,

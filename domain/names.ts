@@ -82,19 +82,31 @@ export function isRefName(text: string): text is RefName {
     .every((part) => part !== '' && !part.startsWith('.') && !part.startsWith('-') && !part.endsWith('.lock'))
 }
 
+/** What HFS+ ignores in a name. */
+const HFS_IGNORED = /[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]/g
+
+/**
+ * Whether some file system reads the name as `.git`: in any case, with code points that HFS+ ignores, as NTFS's short name, with the dots and spaces
+ * that Windows drops, as a stream of it. Source: git's is_hfs_dotgit and is_ntfs_dotgit.
+ */
+export function isDotGit(name: string): boolean {
+  return /^(?:\.git|git~\d+)[ .]*(?:[:\\].*)?$/is.test(name.replace(HFS_IGNORED, ''))
+}
+
 /**
  * Parses a relative path that cannot leave its directory: no absolute path, no empty, `.` or `..` part, no NUL, no backslash, no part
  * that any file system reads as `.git`, at most 1,000 bytes in all and 255 a part. Throws `invalid_name`.
  */
 export function safeRelativePath(text: string): SafePath {
   const refuse = (why: string) => errors.invalidName(`path ${JSON.stringify(text.slice(0, 120))}: ${why}`)
+  if (/\p{Surrogate}/u.test(text)) throw refuse('it is no valid Unicode')
   if (text === '' || Buffer.byteLength(text) > 1000) throw refuse('use 1 to 1,000 bytes')
   if (text.startsWith('/')) throw refuse('use a relative path')
   if (/[\x00-\x1f\x7f\\]/.test(text)) throw refuse('control characters and backslashes are not taken')
   for (const part of text.split('/')) {
     if (part === '' || part === '.' || part === '..') throw refuse('empty, . and .. parts are not taken')
     if (Buffer.byteLength(part) > 255) throw refuse('a part has more than 255 bytes')
-    if (/^\.git[ .]*$/i.test(part) || /^git~\d+$/i.test(part)) throw refuse('.git is not taken')
+    if (isDotGit(part)) throw refuse('.git is not taken')
   }
   return text as SafePath
 }

@@ -49,6 +49,25 @@ export async function readCheckpoint(repo: Repository, commit: Oid): Promise<Che
   return { commit, head, headTree: base.tree, index: index.tree, tracked: top.tree, untracked: untracked.tree }
 }
 
+/**
+ * Reads what a person pushed as a checkpoint: plain `git stash` makes no third parent when nothing is untracked.
+ * Gives null when the commit is not there or is not stash-shaped.
+ */
+export async function readStash(repo: Repository, commit: Oid): Promise<Checkpoint | null> {
+  const top = await repo.objects.readCommit(commit)
+  if (top?.parents.length !== 2) return readCheckpoint(repo, commit)
+  const [base, index] = await Promise.all(top.parents.map((oid) => repo.objects.readCommit(oid)))
+  const [head] = top.parents
+  if (!head || !base || !index || index.parents.length !== 1 || index.parents[0] !== head) return null
+  return { commit, head, headTree: base.tree, index: index.tree, tracked: top.tree, untracked: EMPTY_TREE }
+}
+
+/** The checkpoint's commit; of a stash that has no third parent, a checkpoint that says the same. */
+export async function asCheckpoint(repo: Repository, checkpoint: Checkpoint, at: number): Promise<Oid> {
+  const parents = (await repo.objects.readCommit(checkpoint.commit))?.parents.length
+  return parents === 3 ? checkpoint.commit : writeCheckpoint(repo, checkpoint, at)
+}
+
 /** Whether nothing is uncommitted. */
 export function isClean(checkpoint: Checkpoint): boolean {
   return (

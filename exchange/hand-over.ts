@@ -1,9 +1,11 @@
 /** Where a turn starts: from the repo, the session's state and what was handed in, to a base, a branch tip and a context checkpoint. */
 import { errors, HangarError } from '../domain/errors.ts'
-import type { Oid } from '../domain/names.ts'
+import { EMPTY_TREE, type Oid } from '../domain/names.ts'
 import { isAncestor, mergeBase } from '../gateway/git/ancestry.ts'
 import type { Repository } from '../gateway/git/repository.ts'
+import type { ReceivedBundle } from './bundle-in.ts'
 import {
+  asCheckpoint,
   type Checkpoint,
   cleanCheckpoint,
   isClean,
@@ -13,7 +15,7 @@ import {
   writeCheckpoint,
 } from './checkpoint.ts'
 import { type Intake, patchRefused } from './intake.ts'
-import { applyPatches } from './patch-in.ts'
+import { applyPatches, type Pending } from './patch-in.ts'
 import { defaultHead, projectTips, resolveProjectRef } from './project-refs.ts'
 
 /** Where a session or turn starts. */
@@ -33,15 +35,14 @@ export async function handOverNew(repo: Repository, intake: Intake, ref: string 
   const { brought } = intake
   if (brought?.kind === 'bundle') {
     const { commit, baseCommit } = brought.bundle
-    await brought.bundle.keep()
-    const context = await withPatches(repo, await cleanCheckpoint(repo, commit), intake, at)
+    const context = await onBundle(repo, brought.bundle, intake, at)
     return { base: baseCommit, start: commit, context, requested: commit }
   }
   if (brought?.kind === 'checkpoint') {
     const { checkpoint } = brought
     const unborn = checkpoint.head === UNBORN_ROOT
-    const base = unborn ? null : await mergeBase(repo, checkpoint.head, await projectTips(repo))
-    const context = (await withPatches(repo, checkpoint, intake, at)) ?? checkpoint.commit
+    const base = await baseOf(repo, checkpoint)
+    const context = (await withPatches(repo, checkpoint, intake, at)) ?? (await asCheckpoint(repo, checkpoint, at))
     return { base, start: unborn ? null : checkpoint.head, context, requested: checkpoint.head }
   }
   const start = ref === null ? await defaultHead(repo) : await resolveProjectRef(repo, ref)
@@ -82,19 +83,35 @@ export async function handOverLater(
       'the session has uncommitted changes, so commits cannot be handed to it; ask the agent to commit first, or start another session',
     )
   const head = brought.kind === 'bundle' ? brought.bundle.commit : brought.checkpoint.head
-  const base =
-    brought.kind === 'bundle' ? brought.bundle.baseCommit : await mergeBase(repo, head, await projectTips(repo))
-  if (brought.kind === 'bundle') await brought.bundle.keep()
   const fresh = session.branch === session.base
-  if (!fresh && session.branch !== null && !(await isAncestor(repo, session.branch, head)))
+  const env = brought.kind === 'bundle' ? brought.bundle.env : {}
+  if (!fresh && session.branch !== null && !(await isAncestor(repo, session.branch, head, env)))
     throw errors.notFastForward(
       `the handed-over commit ${head} does not continue the session's branch at ${session.branch}; pull the session's work, rebase on it, and hand over again`,
     )
-  const onto = brought.kind === 'checkpoint' ? brought.checkpoint : await cleanCheckpoint(repo, head)
-  const patched = await withPatches(repo, onto, intake, at)
-  const context =
-    patched ?? (brought.kind === 'checkpoint' ? brought.checkpoint.commit : await cleanContext(repo, head, at))
-  return { base: fresh ? base : session.base, start: head === UNBORN_ROOT ? null : head, context, requested: head }
+  const start = head === UNBORN_ROOT ? null : head
+  if (brought.kind === 'bundle') {
+    const context = (await onBundle(repo, brought.bundle, intake, at)) ?? (await cleanContext(repo, head, at))
+    return { base: fresh ? brought.bundle.baseCommit : session.base, start, context, requested: head }
+  }
+  const { checkpoint } = brought
+  const context = (await withPatches(repo, checkpoint, intake, at)) ?? (await asCheckpoint(repo, checkpoint, at))
+  const base = fresh ? await baseOf(repo, checkpoint) : session.base
+  return { base, start, context, requested: head }
+}
+
+/** Where a checkpoint's work was begun: what its HEAD shares with the repo's own branches and tags. */
+async function baseOf(repo: Repository, { head }: Checkpoint): Promise<Oid | null> {
+  return head === UNBORN_ROOT ? null : mergeBase(repo, head, await projectTips(repo))
+}
+
+/** Keeps the bundle's commits once its patches are known to apply; gives their checkpoint, or null without patches. */
+async function onBundle(repo: Repository, bundle: ReceivedBundle, intake: Intake, at: number): Promise<Oid | null> {
+  const { commit, tree } = bundle
+  const clean = { commit, head: commit, headTree: tree, index: tree, tracked: tree, untracked: EMPTY_TREE }
+  const context = await withPatches(repo, clean, intake, at, bundle)
+  if (context === null) await bundle.keep()
+  return context
 }
 
 /** The session's newest checkpoint; where there is none, its branch without changes. */
@@ -116,6 +133,7 @@ async function withPatches(
   base: Checkpoint | Promise<Checkpoint>,
   intake: Intake,
   at: number,
+  pending: Pending | null = null,
 ): Promise<Oid | null> {
   if (intake.patches.length === 0) return null
   const outcome = await applyPatches(
@@ -123,6 +141,7 @@ async function withPatches(
     await base,
     intake.patches.map((patch) => patch.content),
     at,
+    pending,
   )
   if (outcome.ok) return outcome.checkpoint
   const item = intake.patches[outcome.at]

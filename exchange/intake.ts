@@ -2,10 +2,13 @@
 import type { ContextItem } from '../domain/context-item.ts'
 import { type ErrorCode, HangarError } from '../domain/errors.ts'
 import type { Limits } from '../domain/limits.ts'
-import { type RefName, type SafePath, safeRelativePath } from '../domain/names.ts'
+import { EMPTY_TREE, type RefName, type SafePath, safeRelativePath } from '../domain/names.ts'
+import { mergeBase } from '../gateway/git/ancestry.ts'
 import type { Repository } from '../gateway/git/repository.ts'
 import { type ReceivedBundle, receiveBundle } from './bundle-in.ts'
-import { type Checkpoint, readCheckpoint } from './checkpoint.ts'
+import { type Checkpoint, readStash, UNBORN_ROOT } from './checkpoint.ts'
+import { projectTips } from './project-refs.ts'
+import { refuseOwn } from './tree-check.ts'
 
 export interface Attachment {
   readonly name: SafePath
@@ -78,14 +81,16 @@ async function bring(
         item,
         `commit ${item.commit} is at no ref under refs/hangar/incoming/; push it there first`,
       )
-    const checkpoint = await readCheckpoint(repo, item.commit)
+    const checkpoint = await readStash(repo, item.commit)
     if (checkpoint === null)
       throw refuse(
         'invalid_context',
         index,
         item,
-        `commit ${item.commit} is not stash-shaped: parents must be HEAD, the index and the untracked files`,
+        `commit ${item.commit} is not stash-shaped: parents must be HEAD, the index and the untracked files; git stash create makes one, and so does --from-local`,
       )
+    const refused = await refuseState(repo, checkpoint)
+    if (refused !== null) throw refuse('invalid_context', index, item, refused)
     return { kind: 'checkpoint', index, checkpoint, incoming: incoming.map((ref) => ref.name) }
   }
   if (item.content.length > limits.maxBundleBytes)
@@ -100,6 +105,18 @@ async function bring(
   } catch (error) {
     throw placed(error, index, item)
   }
+}
+
+/** What of a person's work tree nobody else can have. All else in it is theirs. */
+async function refuseState(repo: Repository, checkpoint: Checkpoint): Promise<string | null> {
+  const base = checkpoint.head === UNBORN_ROOT ? null : await mergeBase(repo, checkpoint.head, await projectTips(repo))
+  const from = base === null ? EMPTY_TREE : ((await repo.objects.readCommit(base))?.tree ?? EMPTY_TREE)
+  const { index, tracked, untracked } = checkpoint
+  return (
+    (await refuseOwn(repo, { from, to: tracked, env: {} })) ??
+    (index === tracked ? null : await refuseOwn(repo, { from, to: index, env: {} })) ??
+    (untracked === EMPTY_TREE ? null : await refuseOwn(repo, { from: EMPTY_TREE, to: untracked, env: {} }))
+  )
 }
 
 function checkUrl(url: string, index: number): string {
@@ -127,7 +144,7 @@ function checkPatch(item: Extract<ContextItem, { kind: 'patch' }>, index: number
 const MADE_UP = { file: 'file', text: 'text.txt', log: 'log.txt', issue: 'issue.md', diff: 'changes.diff' } as const
 
 function nameAttachments(items: readonly ContextItem[], limits: Limits): Attachment[] {
-  const taken = new Set<string>()
+  const taken: Taken = { files: new Set(), directories: new Set() }
   const attachments: Attachment[] = []
   let bytes = 0
   for (const [index, item] of items.entries()) {
@@ -147,20 +164,39 @@ function nameAttachments(items: readonly ContextItem[], limits: Limits): Attachm
   return attachments
 }
 
-/** The name, or `trace-2.txt` and so on when it, or a directory of that name, is there already. */
-function freeName(wanted: string, taken: Set<string>): SafePath {
-  const slash = wanted.lastIndexOf('/') + 1
-  const dot = wanted.indexOf('.', slash + 1)
-  const [stem, extension] = dot === -1 ? [wanted, ''] : [wanted.slice(0, dot), wanted.slice(dot)]
-  for (let number = 1; ; number++) {
-    const name = number === 1 ? wanted : `${stem}-${number}${extension}`
-    const clash = [...taken].some(
-      (other) => other === name || other.startsWith(`${name}/`) || name.startsWith(`${other}/`),
-    )
-    if (clash) continue
-    taken.add(name)
-    return safeRelativePath(name)
+interface Taken {
+  readonly files: Set<string>
+  readonly directories: Set<string>
+}
+
+/** The name, or `trace-2.txt` and so on when it is there already; a part on the way that is a file already is numbered as well. */
+function freeName(wanted: string, taken: Taken): SafePath {
+  const parts = wanted.split('/')
+  let path = ''
+  for (const [place, part] of parts.entries()) {
+    const last = place === parts.length - 1
+    const isFree = (name: string) => !taken.files.has(name) && !(last && taken.directories.has(name))
+    let number = 1
+    while (!isFree(path + numbered(part, number))) number++
+    path += numbered(part, number)
+    if (last) taken.files.add(path)
+    else {
+      taken.directories.add(path)
+      path += '/'
+    }
   }
+  return safeRelativePath(path)
+}
+
+/** `trace.txt`, `trace-2.txt`, …: shortened where a name of 255 bytes has no room for the number. */
+function numbered(name: string, number: number): string {
+  if (number === 1) return name
+  const dot = name.indexOf('.', 1)
+  const [stem, extension] = dot === -1 ? [name, ''] : [name.slice(0, dot), name.slice(dot)]
+  const end = `-${number}${Buffer.byteLength(extension) > 200 ? '' : extension}`
+  let start = stem
+  while (Buffer.byteLength(start + end) > 255) start = [...start].slice(0, -1).join('')
+  return start + end
 }
 
 type Named = { readonly kind: ContextItem['kind']; readonly name?: string | null }
@@ -171,26 +207,28 @@ function refuse(
   item: Named,
   reason: string,
 ): HangarError {
-  const label = item.name ? `${item.kind} ${JSON.stringify(item.name)}` : item.kind
-  return new HangarError(code, `context[${index}] (${label}): ${reason}`, {
+  return new HangarError(code, `context[${index}] (${labelOf(item)}): ${reason}`, {
     itemIndex: index,
-    ...(item.name ? { itemName: item.name } : {}),
+    ...(item.name ? { itemName: item.name.slice(0, 1_000) } : {}),
     reason,
   })
+}
+
+function labelOf({ kind, name }: Named): string {
+  return name ? `${kind} ${JSON.stringify(name.slice(0, 120))}` : kind
 }
 
 /** The same error with the item's place in it. */
 export function placed(error: unknown, index: number, item: Named): unknown {
   if (!(error instanceof HangarError)) return error
   const code = error.code === 'git_failed' || error.code === 'limit_passed' ? 'invalid_context' : error.code
-  const label = item.name ? `${item.kind} ${JSON.stringify(item.name)}` : item.kind
   return new HangarError(
     code,
-    `context[${index}] (${label}): ${error.message}`,
+    `context[${index}] (${labelOf(item)}): ${error.message}`,
     {
       ...error.details,
       itemIndex: index,
-      ...(item.name ? { itemName: item.name } : {}),
+      ...(item.name ? { itemName: item.name.slice(0, 1_000) } : {}),
       reason: error.details.reason ?? error.message,
     },
     error,

@@ -36,8 +36,7 @@ export function inputTar(input: TurnInput): Readable {
   for (const { name, content } of input.attachments)
     tar.entry({ name: `${IO.in}/${input.turn}/${name}`, mode: 0o644 }, Buffer.from(content))
   tar.entry({ name: IO.prompt, mode: 0o644 }, input.prompt)
-  if (input.outputSchema !== null)
-    tar.entry({ name: IO.schema, mode: 0o644 }, JSON.stringify(input.outputSchema, null, 2))
+  if (input.outputSchema !== null) tar.entry({ name: IO.schema, mode: 0o644 }, schemaText(input.outputSchema))
   tar.finalize()
   return Readable.from(tar as AsyncIterable<Uint8Array>)
 }
@@ -49,6 +48,12 @@ cd "$HANGAR_IO"
 rm -rf ${IO.prompt}
 exec cat >${IO.prompt}
 `
+
+/** A schema for reading; without indentation where that alone could make megabytes of it. */
+export function schemaText(schema: unknown): string {
+  const compact = JSON.stringify(schema)
+  return compact.length > 32_768 ? compact : JSON.stringify(schema, null, 2)
+}
 
 /**
  * The script that clears what the last turn left in `$HANGAR_IO`: `out/` (but not the artifacts) and `RESULT.md`, makes the directories,

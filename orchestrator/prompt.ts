@@ -1,6 +1,7 @@
 /** What an agent is told: the message, what came with it, and how to hand things back. */
 import { IO } from '../domain/hangar-io.ts'
 import type { TurnRecord } from '../domain/session.ts'
+import { schemaText } from '../exchange/io-prepare.ts'
 
 /** The prompt of a turn, in Markdown. */
 export function promptOf(turn: TurnRecord): string {
@@ -80,7 +81,7 @@ function resultText(schema: unknown): string {
   return `Before you end, hand back a result that fits this JSON Schema (also in $HANGAR_OUTPUT_SCHEMA) with hangar-agent result:
 
 \`\`\`json
-${JSON.stringify(schema, null, 2)}
+${schemaText(schema)}
 \`\`\``
 }
 

@@ -72,12 +72,12 @@ export function createSessions(deps: SessionsDeps): Sessions {
       throw errors.notFound(`there is no repo ${slug} on this server; add it with: hangar repo add ${slug}`)
     return repo
   }
-  const checkMessage = async (input: Message): Promise<void> => {
+  const checkMessage = async (input: Message, repo: RepoSlug): Promise<void> => {
     if (input.message.trim() === '') throw errors.invalidRequest('message: say what is to be done')
     if (Buffer.byteLength(input.message) > limits.maxMessageBytes)
       throw errors.tooLarge(`a message may have ${limits.maxMessageBytes} bytes; attach long texts with --file`)
     if (input.outputSchema === null) return
-    const refused = await deps.results.refuseSchema(input.outputSchema)
+    const refused = await deps.results.refuseSchema(input.outputSchema, repo)
     if (refused !== null) throw errors.invalidRequest(refused)
   }
 
@@ -90,7 +90,7 @@ export function createSessions(deps: SessionsDeps): Sessions {
         throw nameTaken(input.name)
       }
       const defaults = deps.environmentDefaults(input.environment)
-      await checkMessage(input)
+      await checkMessage(input, input.repo)
       const intake = await takeIn(repo, input.context, limits)
       try {
         if (!(await deps.claims.claim(input.name, input.repo))) throw nameTaken(input.name)
@@ -114,7 +114,7 @@ export function createSessions(deps: SessionsDeps): Sessions {
       if (earlier !== undefined) return earlier
       const text = answerOf(session, input)
       const message = { ...input, message: text }
-      await checkMessage(message)
+      await checkMessage(message, session.repo)
       const repo = await records.repository(name)
       const intake = await takeIn(repo, input.context, limits)
       let queued: TurnRecord | null = null

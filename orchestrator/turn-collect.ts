@@ -143,7 +143,7 @@ async function gather(
     keepConversation(at, ref, services),
   ])
   const stored = await services.artifacts.store(at.repo, at.name, at.number, collected.artifacts)
-  const result = await services.results.check(turn.outputSchema, collected.resultText)
+  const result = await services.results.check(turn.outputSchema, collected.resultText, at.slug)
   const [head, checkpoint] = await tips(at)
   return {
     collected,

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 import { pipeline } from 'node:stream/promises'
 import { Type } from '@sinclair/typebox'
-import express, { type NextFunction, type Request, type Response, type Router } from 'express'
+import express, { type Request, type Response, type Router } from 'express'
 import { errors, HangarError, messageOf } from '../domain/errors.ts'
 import type { TokenCaller } from '../domain/grant.ts'
 import type { Limits } from '../domain/limits.ts'
@@ -11,7 +11,9 @@ import type { Log } from '../domain/ports.ts'
 import { parseQuery, parseShape } from '../domain/schema.ts'
 import type { IdempotencyMark } from '../domain/session.ts'
 import { callerOf, checkScope } from './auth.ts'
+import { createBodyRoom } from './body-room.ts'
 import { createAnswers } from './idempotency.ts'
+import { announcedBytes, readJsonBody } from './json-body.ts'
 import { type Call, type Operation, type Reply, type Services, sessionFor } from './operations/operation.ts'
 import { sendProblem } from './problem.ts'
 import { streamEvents } from './sse.ts'
@@ -26,27 +28,47 @@ export interface RestDeps {
   readonly closing: AbortSignal
 }
 
+/** A body that arrives more slowly is given up: others wait for its room. */
+const BODY_MS = 10 * 60_000
+
 /** A router for `/api`. */
 export function createRest(deps: RestDeps): Router {
   const router = express.Router()
-  const body = express.json({ limit: deps.limits.maxJsonBytes, strict: true })
   const answers = createAnswers({ clock: deps.services.clock })
+  // A body takes some six times its bytes while it is worked on.
+  const room = createBodyRoom(2 * deps.limits.maxJsonBytes)
   for (const operation of deps.operations) {
     const path = operation.path.replace(/\{path\}$/, '*path').replace(/\{(\w+)\}/g, ':$1')
     const handler = async (req: Request, res: Response) => {
       const caller = callerOf(req, deps.authenticate)
       checkScope(caller, operation.scope)
-      if (operation.method === 'post') await readBody(body, req, res)
+      const signal = goneSignal(res, deps.closing)
+      const bytes = operation.method === 'post' ? announcedBytes(req, deps.limits.maxJsonBytes) : 0
+      const leave = await room.take(bytes, signal).catch(() => {
+        throw errors.busy('the request was given up before there was room for its body; send it again')
+      })
+      try {
+        await answer(req, res, { caller, signal })
+      } finally {
+        leave()
+      }
+    }
+    const answer = async (req: Request, res: Response, { caller, signal }: Pick<Call, 'caller' | 'signal'>) => {
+      const key = idempotencyKey(req, operation)
+      const body =
+        operation.method === 'post'
+          ? await readJsonBody(req, { maxBytes: deps.limits.maxJsonBytes, digest: key !== null, timeoutMs: BODY_MS })
+          : null
       const call: Call = {
         caller,
         surface: 'rest',
         services: deps.services,
-        signal: goneSignal(res, deps.closing),
-        idempotency: markOf(req, caller, operation),
+        signal,
+        idempotency: markOf(req, { caller, operation, key, digest: body?.digest ?? null }),
       }
       if (operation.name === 'get_events' && (req.headers.accept ?? '').includes('text/event-stream'))
         return events(req, res, call)
-      const input = inputOf(operation, req)
+      const input = inputOf(operation, req, body?.value ?? {})
       const { idempotency } = call
       const reply =
         idempotency === null
@@ -71,35 +93,11 @@ export function createRest(deps: RestDeps): Router {
   return router
 }
 
-/** The body as JSON; the error is ours, not the parser's. */
-function readBody(parse: ReturnType<typeof express.json>, req: Request, res: Response): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const done: NextFunction = (error?: unknown) => {
-      if (error === undefined) resolve()
-      else reject(bodyError(error))
-    }
-    if (req.headers['content-length'] !== '0' && req.headers['content-type'] !== undefined && req.is('json') === false)
-      reject(errors.unsupportedMedia('send the body as Content-Type: application/json'))
-    else parse(req, res, done)
-  })
-}
-
-function bodyError(error: unknown): HangarError {
-  const { type, status } = error as { type?: string; status?: number }
-  if (type === 'entity.too.large')
-    return errors.tooLarge('the body is larger than the server takes; push big work instead: --from-local')
-  if (type === 'encoding.unsupported' || type === 'charset.unsupported')
-    return errors.unsupportedMedia(messageOf(error))
-  if (status !== undefined && status < 500) return errors.invalidRequest(`the body is not JSON: ${messageOf(error)}`)
-  return errors.internal('the body could not be read', {}, error)
-}
-
 /** Path parameters and the query (or the body) as the operation's one input. */
-function inputOf(operation: Operation, req: Request): Record<string, unknown> {
+function inputOf(operation: Operation, req: Request, body: unknown): Record<string, unknown> {
   const params: Record<string, unknown> = {}
   for (const [key, value] of Object.entries(req.params)) params[key] = Array.isArray(value) ? value.join('/') : value
   if (operation.method === 'post') {
-    const body: unknown = req.body ?? {}
     if (typeof body !== 'object' || body === null || Array.isArray(body))
       throw errors.invalidRequest('the body must be a JSON object')
     return parseShape(operation.input, { ...body, ...params }, 'the request') as Record<string, unknown>
@@ -107,15 +105,25 @@ function inputOf(operation: Operation, req: Request): Record<string, unknown> {
   return parseQuery(operation.input, { ...req.query, ...params }, 'the request') as Record<string, unknown>
 }
 
-function markOf(req: Request, caller: TokenCaller, operation: Operation): IdempotencyMark | null {
+function idempotencyKey(req: Request, operation: Operation): string | null {
   const key = req.headers['idempotency-key']
   if (operation.method !== 'post' || typeof key !== 'string' || key === '') return null
   if (key.length > 255) throw errors.invalidRequest('Idempotency-Key: at most 255 characters')
-  const hash = (text: string) => createHash('sha256').update(text).digest('hex')
-  return {
-    key: hash(`${caller.id}\0${operation.name}\0${req.path}\0${key}`),
-    body: hash(JSON.stringify(req.body ?? null)),
-  }
+  return key
+}
+
+function markOf(
+  req: Request,
+  {
+    caller,
+    operation,
+    key,
+    digest,
+  }: { caller: TokenCaller; operation: Operation; key: string | null; digest: string | null },
+): IdempotencyMark | null {
+  if (key === null) return null
+  const place = createHash('sha256').update(`${caller.id}\0${operation.name}\0${req.path}\0${key}`)
+  return { key: place.digest('hex'), body: digest ?? '' }
 }
 
 function goneSignal(res: Response, closing: AbortSignal): AbortSignal {

@@ -7,10 +7,12 @@ import type { Repository } from './repository.ts'
 /** At most this many tips are looked at for a merge base: more would not fit on a command line. */
 const MAX_TIPS = 1_000
 
-/** Whether `ancestor` is `descendant` or one of its ancestors. Both must be commits of the repository. */
-export async function isAncestor(repo: Repository, ancestor: Oid, descendant: Oid): Promise<boolean> {
+type GitEnv = Readonly<Record<string, string>>
+
+/** Whether `ancestor` is `descendant` or one of its ancestors. Both must be commits of the repository, or of the quarantine that `env` names. */
+export async function isAncestor(repo: Repository, ancestor: Oid, descendant: Oid, env: GitEnv = {}): Promise<boolean> {
   if (ancestor === descendant) return true
-  const run = await runGit({ gitDir: repo.dir, args: ['merge-base', '--is-ancestor', ancestor, descendant] })
+  const run = await runGit({ gitDir: repo.dir, env, args: ['merge-base', '--is-ancestor', ancestor, descendant] })
   return run.exitCode === 0
 }
 
@@ -21,6 +23,14 @@ export async function mergeBase(repo: Repository, commit: Oid, tips: readonly Oi
   const run = await runGit({ gitDir: repo.dir, args: ['merge-base', commit, ...new Set(tips.slice(0, MAX_TIPS))] })
   const base = run.stdout.toString('latin1').trim().split('\n')[0] ?? ''
   return run.exitCode === 0 && isOid(base) ? base : null
+}
+
+/** All best common ancestors of a commit with the tips (the first thousand). */
+export async function mergeBases(repo: Repository, commit: Oid, tips: readonly Oid[], env: GitEnv): Promise<Oid[]> {
+  if (tips.length === 0) return []
+  const args = ['merge-base', '--all', commit, ...new Set(tips.slice(0, MAX_TIPS))]
+  const run = await runGit({ gitDir: repo.dir, env, args })
+  return run.stdout.toString('latin1').split('\n').filter(isOid)
 }
 
 /** Whether the commit is reachable from at least one of the tips. */

@@ -3,7 +3,9 @@ import { createReadStream } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { PassThrough, type Readable } from 'node:stream'
 import { errors } from '../../domain/errors.ts'
+import { DEFAULT_LIMITS } from '../../domain/limits.ts'
 import { isOid, isRefName, type Oid, type RefName } from '../../domain/names.ts'
+import { contents, STRICT } from './ingest.ts'
 import { git, killGit, runGit, spawnGit } from './process.ts'
 import type { Quarantine } from './quarantine.ts'
 import type { Repository } from './repository.ts'
@@ -17,6 +19,9 @@ export interface BundleHeads {
 /** Objects of a bundle in quarantine: kept for good, or forgotten. */
 export interface Unbundled {
   readonly commit: Oid
+  readonly tree: Oid
+  /** For every git that is to see the objects before they are kept. */
+  readonly env: Readonly<Record<string, string>>
   keep(): Promise<void>
   drop(): Promise<void>
 }
@@ -103,7 +108,7 @@ export async function inspectBundle(repo: Repository, file: string): Promise<Bun
 }
 
 export interface UnbundleOptions {
-  /** The commit that the intake names; it must be in the bundle or here. Without it the bundle must have one tip. */
+  /** The commit or tag of one that is meant; it must be in the bundle or here. Without it all refs of the bundle must lead to one commit. */
   readonly tip?: Oid
   /** Tips that its history may build on; default: all refs. */
   readonly visible?: readonly Oid[]
@@ -127,14 +132,40 @@ export async function unbundle(
       throw errors.missingCommits('the bundle builds on commits that are not here; bundle again from an older base', {
         missing,
       })
+    await countObjects(file, header.size)
     await indexPack(repo, { file, offset: header.size, maxBytes: options.maxBytes }, quarantine)
-    const commit = options.tip ?? onlyTip(header.heads)
+    const { commit, tree } = await tipOf(repo, options.tip ? [{ ref: '', oid: options.tip }] : header.heads, quarantine)
     await checkConnected(repo, commit, options.visible, quarantine)
-    return { commit, keep: () => quarantine.migrate(), drop: () => quarantine.drop() }
+    await refuseHidden(repo, commit, quarantine)
+    return { commit, tree, env: quarantine.env, keep: () => quarantine.migrate(), drop: () => quarantine.drop() }
   } catch (error) {
     await quarantine.drop()
     throw error
   }
+}
+
+/** The pack's own count, before git makes room for so many. */
+async function countObjects(file: string, offset: number): Promise<void> {
+  const handle = await open(file, 'r')
+  try {
+    const { buffer, bytesRead } = await handle.read(Buffer.alloc(12), 0, 12, offset)
+    const objects = bytesRead === 12 ? buffer.readUInt32BE(8) : 0
+    if (objects > DEFAULT_LIMITS.maxBundleObjects)
+      throw errors.invalidContext(
+        `the bundle holds ${objects} objects, more than the ${DEFAULT_LIMITS.maxBundleObjects} that are taken; push it instead (--from-local)`,
+      )
+  } finally {
+    await handle.close()
+  }
+}
+
+/** Small packs of outsiders can grow without bounds: deltas are kept in at most 64 MiB, large blobs are streamed, and the store is mapped in pieces. */
+const CAREFUL = {
+  'core.bigFileThreshold': '32m',
+  'core.deltaBaseCacheLimit': '64m',
+  'core.packedGitWindowSize': '32m',
+  'core.packedGitLimit': '256m',
+  'pack.threads': '2',
 }
 
 async function indexPack(
@@ -144,15 +175,59 @@ async function indexPack(
 ): Promise<void> {
   const result = await runGit({
     gitDir: repo.dir,
-    args: ['index-pack', '--stdin', '--fix-thin', '--strict', `--max-input-size=${pack.maxBytes}`],
+    args: ['index-pack', '--stdin', '--fix-thin', STRICT, `--max-input-size=${pack.maxBytes}`],
     env: quarantine.env,
+    config: CAREFUL,
     input: createReadStream(pack.file, { start: pack.offset }),
-    timeoutMs: TIME_MS,
+    timeoutMs: DEFAULT_LIMITS.handedTimeoutMs,
+    maxMemoryBytes: DEFAULT_LIMITS.handedMemoryBytes,
   })
-  if (result.exitCode !== 0)
-    throw errors.invalidContext("the bundle's pack is not taken by git", {
-      reason: result.stderr.trim().slice(0, 2_000),
-    })
+  if (result.exitCode !== 0) throw notTaken(result.stderr)
+}
+
+function notTaken(stderr: string): Error {
+  const reason = stderr.trim().slice(0, 2_000)
+  if (/did not receive expected object|unresolved delta/.test(reason)) return notWhole(reason)
+  if (/out of memory|over limit|cannot allocate/i.test(reason))
+    return errors.invalidContext(
+      'the bundle holds objects that unpack to more than is taken in memory; push the work instead (--from-local)',
+      { reason },
+    )
+  const first = reason.split('\n').find((line) => /^(?:fatal|error): /.test(line)) ?? 'it ended without a word'
+  return errors.invalidContext(
+    `the bundle's pack is not taken by git (${first.replace(/^(?:fatal|error): /, '')}); make it again with: git bundle create FILE HEAD --not --remotes`,
+    { reason: reason === '' ? first : reason },
+  )
+}
+
+/** The one commit that the refs lead to, annotated tags followed. */
+async function tipOf(repo: Repository, heads: BundleHeads['heads'], quarantine: Quarantine) {
+  const out = await git({
+    gitDir: repo.dir,
+    args: ['cat-file', '--batch-check=%(objectname) %(objecttype)'],
+    env: quarantine.env,
+    input: Buffer.from(heads.map(({ oid }) => `${oid}^{commit}\n${oid}^{tree}\n`).join('')),
+    timeoutMs: 30_000,
+  })
+  const found = out.toString('latin1').split('\n')
+  const tips = new Map<string, string>()
+  for (const [place, { oid }] of heads.entries()) {
+    const [commit = '', type] = (found[place * 2] ?? '').split(' ')
+    if (type !== 'commit')
+      throw errors.missingCommits(`${oid} is no commit of the bundle, nor is it here`, { missing: [oid] })
+    tips.set(commit, (found[place * 2 + 1] ?? '').split(' ')[0] ?? '')
+  }
+  const [tip] = tips
+  if (tip === undefined || tips.size > 1)
+    throw errors.invalidContext(
+      `the bundle has ${tips.size} tips (${namesOf(heads)}), and one is taken; make it from one: git bundle create FILE HEAD --not --remotes`,
+    )
+  return { commit: tip[0] as Oid, tree: tip[1] as Oid }
+}
+
+function namesOf(heads: BundleHeads['heads']): string {
+  const names = heads.slice(0, 5).map(({ ref }) => Buffer.from(ref, 'latin1').toString('utf8'))
+  return `${names.join(', ')}${heads.length > 5 ? ', …' : ''}`
 }
 
 /** A pack may lack objects that its commits need; the store would then be broken for everybody. */
@@ -162,34 +237,48 @@ async function checkConnected(
   visible: readonly Oid[] | undefined,
   quarantine: Quarantine,
 ): Promise<void> {
-  const type = await runGit({
-    gitDir: repo.dir,
-    args: ['cat-file', '-t', commit],
-    env: quarantine.env,
-    timeoutMs: 30_000,
-  })
-  if (type.stdout.toString('latin1').trim() !== 'commit')
-    throw errors.missingCommits(`${commit} is no commit of the bundle, nor is it here`, { missing: [commit] })
   const tips = visible ?? (await repo.refs.snapshot()).refs.map(({ oid }) => oid)
   const result = await runGit({
     gitDir: repo.dir,
     args: ['rev-list', '--objects', '--stdin', '--quiet', '--ignore-missing'],
     env: quarantine.env,
+    config: CAREFUL,
     input: Buffer.from([commit, ...new Set(tips.map((oid) => `^${oid}`)), ''].join('\n')),
-    timeoutMs: TIME_MS,
+    timeoutMs: DEFAULT_LIMITS.handedTimeoutMs,
+    maxMemoryBytes: DEFAULT_LIMITS.handedMemoryBytes,
   })
-  if (result.exitCode !== 0)
-    throw errors.invalidContext('the bundle does not hold all that its commits need', {
-      reason: result.stderr.trim().slice(0, 2_000),
-    })
+  if (result.exitCode !== 0) throw notWhole(result.stderr.trim())
 }
 
-function onlyTip(heads: BundleHeads['heads']): Oid {
-  const tips = new Set(heads.map(({ oid }) => oid))
-  const [tip] = tips
-  if (tip === undefined || tips.size > 1)
-    throw errors.invalidContext(`the bundle has ${tips.size} tips; say which one is meant, or bundle one branch`)
-  return tip
+/** Commits that are only under refs that no reader sees would come to light by being named: they count as not there. */
+async function refuseHidden(repo: Repository, commit: Oid, quarantine: Quarantine): Promise<void> {
+  const { refs } = await repo.refs.snapshot()
+  const shown = refs.filter(({ name }) => !/^refs\/hangar\/(?:incoming\/|sessions\/[^/]+\/sealed$)/.test(name))
+  const listed = await git({
+    gitDir: repo.dir,
+    args: ['rev-list', '--stdin'],
+    env: quarantine.env,
+    config: CAREFUL,
+    input: Buffer.from([commit, ...new Set(shown.map(({ oid }) => `^${oid}`)), ''].join('\n')),
+    timeoutMs: DEFAULT_LIMITS.handedTimeoutMs,
+  })
+  const has = await contents(quarantine.dir)
+  const hidden = listed
+    .toString('latin1')
+    .split('\n')
+    .filter((oid) => isOid(oid) && !has(oid))
+  if (hidden.length > 0)
+    throw errors.missingCommits(
+      `the bundle builds on ${hidden.length} commit(s) that the server does not have; bundle again from a commit that is on the remote`,
+      { missing: hidden.slice(0, 1_000) },
+    )
+}
+
+function notWhole(reason: string): Error {
+  return errors.invalidContext(
+    'the bundle does not hold all that its commits need (one of a shallow clone does not); run git fetch --unshallow and bundle again, or use --from-local',
+    { reason: reason.slice(0, 2_000) },
+  )
 }
 
 interface Header extends Omit<BundleHeads, 'missing'> {
@@ -202,23 +291,39 @@ async function readHeader(file: string): Promise<Header> {
   const text = await readUpToBlankLine(file)
   const lines = text.split('\n').slice(0, -2)
   const version = lines.shift()
-  if (version !== '# v2 git bundle' && version !== '# v3 git bundle')
-    throw errors.invalidContext('this is no git bundle')
+  if (version !== '# v2 git bundle' && version !== '# v3 git bundle') throw noBundle()
+  if (lines.length > DEFAULT_LIMITS.maxBundleRefs)
+    throw errors.invalidContext(
+      `the bundle names ${lines.length} refs and prerequisites, more than the ${DEFAULT_LIMITS.maxBundleRefs} that are taken; make it from one commit: git bundle create FILE HEAD --not --remotes`,
+    )
   const heads: { ref: string; oid: Oid }[] = []
   const prerequisites: Oid[] = []
   for (const line of lines) {
     const oid = line.startsWith('-') ? line.slice(1, 41) : line.slice(0, 40)
     const ref = line.slice(41)
     if (line === '@object-format=sha1') continue
+    if (/^(?:@object-format=|-?[0-9a-f]{64}(?: |$))/.test(line))
+      throw errors.invalidContext(
+        'the bundle is of a repository with other object ids than sha1; hangar takes sha1 only',
+      )
     if (line.startsWith('@'))
-      throw errors.invalidContext(`the bundle asks for ${line.slice(1, 60)}, which is not taken`)
-    if (!isOid(oid)) throw errors.invalidContext("the bundle's header is malformed")
+      throw errors.invalidContext(
+        `the bundle asks for ${line.slice(1, 60)}, which is not taken; make it without: git bundle create FILE HEAD --not --remotes`,
+      )
+    if (!isOid(oid)) throw errors.invalidContext("the bundle's header is malformed; make the bundle again")
     if (line.startsWith('-')) prerequisites.push(oid)
     else if (ref === 'HEAD' || isRefName(ref)) heads.push({ ref, oid })
     else throw errors.invalidContext(`the bundle names ${JSON.stringify(ref.slice(0, 80))}, which is no ref name`)
   }
-  if (heads.length === 0) throw errors.invalidContext('the bundle has no refs')
+  if (heads.length === 0)
+    throw errors.invalidContext(
+      'the bundle has no refs; make it from a commit: git bundle create FILE HEAD --not --remotes',
+    )
   return { heads, prerequisites, size: Buffer.byteLength(text, 'latin1') }
+}
+
+function noBundle(): Error {
+  return errors.invalidContext('this is no git bundle; make one with: git bundle create FILE HEAD --not --remotes')
 }
 
 async function readUpToBlankLine(file: string): Promise<string> {
@@ -236,5 +341,5 @@ async function readUpToBlankLine(file: string): Promise<string> {
   } finally {
     await handle.close()
   }
-  throw errors.invalidContext('this is no git bundle')
+  throw noBundle()
 }

@@ -39,7 +39,8 @@ const TOLERATED = [
   'missingTaggerEntry',
   'badTagName',
 ]
-const STRICT = `--strict=${TOLERATED.map((id) => `${id}=ignore`).join(',')}`
+/** git's own check of each object that comes in. */
+export const STRICT = `--strict=${TOLERATED.map((id) => `${id}=ignore`).join(',')}`
 
 /** Blobs above are streamed, not held; deltas are kept in at most 64 MiB. */
 const CONFIG = { 'core.bigFileThreshold': '32m', 'core.deltaBaseCacheLimit': '64m' }
@@ -156,7 +157,7 @@ async function notInPack(dir: string, pack: Buffer, oids: ReadonlySet<Oid>): Pro
 }
 
 /** Which objects the quarantine itself holds, without the store behind it. */
-async function contents(dir: string): Promise<(oid: Oid) => boolean> {
+export async function contents(dir: string): Promise<(oid: Oid) => boolean> {
   const loose = new Set<string>()
   for (const folder of (await readdir(dir)).filter((name) => /^[0-9a-f]{2}$/.test(name)))
     for (const name of await readdir(join(dir, folder))) loose.add(folder + name)

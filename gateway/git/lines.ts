@@ -4,22 +4,28 @@ import { DEFAULT_LIMITS } from '../../domain/limits.ts'
 import { type GitCommand, killGit, spawnGit } from './process.ts'
 
 /**
- * Runs git with the input and gives each line of its output to `take`, which ends the run by answering false. Lines are latin1.
- * The exit status, or null when `take` ended it. Throws `git_failed` when git cannot start, `limit_passed` past the time.
+ * Runs git with the input and gives each line of its output (or what else `separator` ends) to `take`, which ends the run by answering false.
+ * Lines are latin1. The exit status, or null when `take` ended it. Throws `git_failed` when git cannot start, `limit_passed` past the time.
  */
 export async function gitLines(
-  run: GitCommand & { readonly input: string; readonly signal?: AbortSignal },
+  run: GitCommand & {
+    readonly input: string
+    readonly separator?: string
+    readonly timeoutMs?: number
+    readonly signal?: AbortSignal
+  },
   take: (line: string) => boolean,
 ): Promise<{ exitCode: number | null; stderr: string }> {
   const child = spawnGit(run)
   let stderr = ''
+  const separator = run.separator ?? '\n'
   let rest = ''
   let stopped = false
   let late = false
   const timer = setTimeout(() => {
     late = true
     killGit(child)
-  }, DEFAULT_LIMITS.gitTimeoutMs)
+  }, run.timeoutMs ?? DEFAULT_LIMITS.gitTimeoutMs)
   const onAbort = () => killGit(child)
   run.signal?.addEventListener('abort', onAbort)
   child.stdin.on('error', () => {})
@@ -29,7 +35,7 @@ export async function gitLines(
   })
   child.stdout.on('data', (chunk: Buffer) => {
     if (stopped) return
-    const lines = (rest + chunk.toString('latin1')).split('\n')
+    const lines = (rest + chunk.toString('latin1')).split(separator)
     rest = lines.pop() ?? ''
     stopped = !lines.every(take)
     if (stopped) killGit(child)

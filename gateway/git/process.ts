@@ -1,5 +1,5 @@
 /** The only place that starts git: a fixed, neutral configuration, argument arrays, a time limit and a cap on output. */
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { errors } from '../../domain/errors.ts'
@@ -13,6 +13,8 @@ export interface GitCommand {
   readonly env?: Readonly<Record<string, string>>
   /** Settings on top of the pinned ones; they win. */
   readonly config?: Readonly<Record<string, string>>
+  /** Address space that git gets, where the system knows such a limit: for reading what outsiders made. */
+  readonly maxMemoryBytes?: number
 }
 
 export interface GitRun extends GitCommand {
@@ -48,7 +50,9 @@ const PINNED: Readonly<Record<string, string>> = {
  * The whole environment of a git process: no system or user config, no prompt, C locale.
  * PATH is the server's own, since git may be installed anywhere.
  */
-export function gitEnvironment(command: Pick<GitCommand, 'env' | 'config'> = {}): Record<string, string> {
+export function gitEnvironment(
+  command: Pick<GitCommand, 'env' | 'config' | 'maxMemoryBytes'> = {},
+): Record<string, string> {
   const config = Object.entries({ ...PINNED, ...command.config })
   const environment: Record<string, string> = {
     PATH: process.env['PATH'] ?? '/usr/local/bin:/usr/bin:/bin',
@@ -65,6 +69,8 @@ export function gitEnvironment(command: Pick<GitCommand, 'env' | 'config'> = {})
     environment[`GIT_CONFIG_KEY_${at}`] = key
     environment[`GIT_CONFIG_VALUE_${at}`] = value
   })
+  if (command.maxMemoryBytes !== undefined)
+    environment['GIT_ALLOC_LIMIT'] = String(Math.floor(command.maxMemoryBytes / 4))
   return { ...environment, ...command.env }
 }
 
@@ -73,13 +79,20 @@ export function spawnGit(
   command: GitCommand,
 ): ChildProcess & { stdin: NodeJS.WritableStream; stdout: Readable; stderr: Readable } {
   const args = command.gitDir === undefined ? command.args : [`--git-dir=${command.gitDir}`, ...command.args]
-  return spawn('git', args, {
+  const options: SpawnOptions = {
     cwd: command.cwd ?? command.gitDir ?? '/',
     env: gitEnvironment(command),
     detached: true,
     stdio: ['pipe', 'pipe', 'pipe'],
-  }) as ReturnType<typeof spawnGit>
+  }
+  const { maxMemoryBytes } = command
+  if (maxMemoryBytes === undefined) return spawn('git', args, options) as ReturnType<typeof spawnGit>
+  const kilobytes = String(Math.floor(maxMemoryBytes / 1024))
+  return spawn('sh', ['-c', CAPPED, 'git', kilobytes, ...args], options) as ReturnType<typeof spawnGit>
 }
+
+/** A system without this limit runs git all the same: what a single object may take is limited by git itself. */
+const CAPPED = 'ulimit -v "$1" 2>/dev/null; shift; exec git "$@"'
 
 /** Ends git and all that it started: TERM to its group, KILL two seconds later. Safe to call when it has ended. */
 export function killGit(child: ChildProcess): void {

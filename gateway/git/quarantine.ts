@@ -14,17 +14,22 @@ export interface Quarantine {
 }
 
 /**
- * Opens a quarantine in the repository's object directory (same file system, so that migrating is renaming).
+ * Opens a quarantine (in front of another, whose environment is `behind`, when one builds on the other) in the repository's object directory (same file system, so that migrating is renaming).
  * What a crash leaves behind is `objects/incoming-*`, swept when the repository is next opened.
  * Source: git's tmp-objdir.c, which receive-pack uses.
  */
-export async function openQuarantine(repo: Pick<Repository, 'dir'>): Promise<Quarantine> {
+export async function openQuarantine(
+  repo: Pick<Repository, 'dir'>,
+  behind: Readonly<Record<string, string>> = {},
+): Promise<Quarantine> {
   const objects = join(repo.dir, 'objects')
   const dir = await mkdtemp(join(objects, 'incoming-'))
   await mkdir(join(dir, 'pack'))
+  const other = behind['GIT_OBJECT_DIRECTORY']
+  const alternates = [objects, ...(other === undefined ? [] : [other])].map(quoted).join(':')
   return {
     dir,
-    env: { GIT_OBJECT_DIRECTORY: dir, GIT_ALTERNATE_OBJECT_DIRECTORIES: objects, GIT_QUARANTINE_PATH: dir },
+    env: { GIT_OBJECT_DIRECTORY: dir, GIT_ALTERNATE_OBJECT_DIRECTORIES: alternates, GIT_QUARANTINE_PATH: dir },
     migrate: () => migrate(dir, objects),
     drop: () => rm(dir, { recursive: true, force: true }),
   }
@@ -58,4 +63,9 @@ async function syncDirectory(dir: string): Promise<void> {
   } finally {
     await handle.close()
   }
+}
+
+/** A path in a list that git splits at colons. */
+function quoted(path: string): string {
+  return `"${path.replace(/(["\\])/g, '\\$1')}"`
 }

@@ -427,7 +427,7 @@ t.test('what goes out and comes in', async (t) => {
     t.equal((await diffTrees(repo, { from: to, to, maxBytes: 10 })).length, 0)
     await t.rejects(diffTrees(repo, { from: EMPTY_TREE, to, maxBytes: 100 }), {
       code: 'too_large',
-      message: /hangar session pull/,
+      message: /the patch has more than 100 bytes/,
     })
 
     const files = await changedFiles(repo, from, to)

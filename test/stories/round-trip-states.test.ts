@@ -4,7 +4,14 @@ import { join } from 'node:path'
 import t from 'tap'
 import { must, pooled, sandboxOf, turnOf, untouched, type Whole, whole } from './round-trip.ts'
 import { shell, startHangar } from './support.ts'
-import { baseScript, type CheckoutShape, STATES, type WorkingState } from './working-states.ts'
+import {
+  asItShouldReturn,
+  baseScript,
+  type CheckoutShape,
+  STATES,
+  type WorkingState,
+  within,
+} from './working-states.ts'
 
 /** Makes the state that it is given as a script; without one it does nothing. */
 const AGENT = `
@@ -155,21 +162,6 @@ async function checkoutFor(name: string, shape: CheckoutShape | undefined): Prom
   }
 }
 
-/** One directory of a state, as if it were the whole. */
-function within(state: Whole, place: string): Whole {
-  const prefix = `${place}/`
-  const files = Object.entries(state.files).flatMap(([path, entry]) =>
-    path.startsWith(prefix) ? [[path.slice(prefix.length), entry]] : [],
-  )
-  const lines = (text: string) => text.split('\0').filter((line) => line.includes(prefix))
-  return {
-    files: Object.fromEntries(files) as Record<string, string>,
-    index: lines(state.index).join('\0').replaceAll(prefix, ''),
-    status: lines(state.status).join('\0').replaceAll(prefix, ''),
-    head: state.head,
-  }
-}
-
 /** What the sandbox must hold: the checkout's own state, but for what the row's name says. */
 function asItShouldArrive(state: WorkingState, local: Whole, sandbox: Whole): Whole {
   const expected = asItShouldReturn(state, local)
@@ -177,29 +169,4 @@ function asItShouldArrive(state: WorkingState, local: Whole, sandbox: Whole): Wh
   if (state.asGitHasIt !== 'absent files') return expected
   const absent = Object.fromEntries(Object.entries(sandbox.files).filter(([path]) => path.startsWith('dir/')))
   return { ...expected, files: { ...expected.files, ...absent } }
-}
-
-function asItShouldReturn(state: WorkingState, made: Whole): Whole {
-  const files = { ...made.files }
-  for (const path of state.leftOut ?? []) delete files[path]
-  switch (state.asGitHasIt) {
-    case 'no flags':
-      return {
-        ...made,
-        files,
-        status:
-          '1 .M N... 100644 100644 100644 4cb29ea38f70d7c61b2a3a25b02e3bdf44905402 4cb29ea38f70d7c61b2a3a25b02e3bdf44905402 a\0',
-      }
-    case 'line ends':
-      return { ...made, files: { ...files, 'w.txt': `file - ${Buffer.from('l\r\nm\r\n').toString('base64')}` } }
-    case 'intent to add':
-      return {
-        ...made,
-        files,
-        index: made.index.replace(/[^\0]*\tintended\0?/, ''),
-        status: made.status.replace(/1 \.A [^\0]* intended/, '? intended'),
-      }
-    default:
-      return { ...made, files }
-  }
 }

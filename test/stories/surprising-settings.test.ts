@@ -33,6 +33,8 @@ const ignoredNames = join(hangar.dir, 'ignored-names')
 writeFileSync(ignoredNames, '*.private\n')
 const attributes = join(hangar.dir, 'attributes')
 writeFileSync(attributes, '* text eol=crlf\n')
+const badAttributes = join(hangar.dir, 'bad-attributes')
+writeFileSync(badAttributes, '* diff=bad\n')
 
 const SURPRISES: readonly Surprise[] = [
   { name: 'line ends', settings: { 'core.autocrlf': 'true', 'core.safecrlf': 'true', 'core.eol': 'crlf' } },
@@ -54,6 +56,27 @@ const SURPRISES: readonly Surprise[] = [
       'apply.whitespace': 'fix',
       'core.whitespace': 'trailing-space,cr-at-eol',
       'color.ui': 'always',
+    },
+  },
+  {
+    name: 'diff and apply, the rest of it',
+    settings: {
+      'diff.submodule': 'log',
+      'diff.relative': 'true',
+      'diff.context': '0',
+      'diff.interHunkContext': '9',
+      'diff.algorithm': 'patience',
+      'diff.suppressBlankEmpty': 'true',
+      'diff.wordRegex': '.',
+      'diff.srcPrefix': 'x/',
+      'diff.bad.textconv': '/bin/false',
+      'diff.bad.command': '/bin/false',
+      'diff.bad.binary': 'true',
+      'core.attributesFile': badAttributes,
+      'core.bigFileThreshold': '1',
+      'apply.whitespace': 'error',
+      'core.precomposeUnicode': 'true',
+      'core.protectHFS': 'true',
     },
   },
   {

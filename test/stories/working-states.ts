@@ -1,5 +1,7 @@
 /** The states of a working tree that the stories carry to and fro: each a shell script for a checkout of `BASE`. */
 
+import type { Whole } from './round-trip.ts'
+
 const FILES = `
 mkdir -p dir/deep 'spaced dir' && printf 'one\\ntwo\\nthree\\n' >a && echo b >b && echo c >c && echo moved >old
 printf '#!/bin/sh\\n' >tool && chmod +x tool && printf 'bin\\0\\001\\377' >bin && ln -s a link && echo d >dir/d && echo e >dir/deep/e
@@ -29,6 +31,10 @@ export interface WorkingState {
   readonly warned?: RegExp
   /** Files that hangar leaves out, on purpose and by name, or that no repository holds. */
   readonly leftOut?: readonly string[]
+  /** Ignored files that are in the index all the same: where the index does not come along they are ignored again, and go no further. */
+  readonly forced?: readonly string[]
+  /** Links out of the tree: a person's own travel, and no patch may bring them. */
+  readonly linksOut?: readonly string[]
   /** Files that git itself gives back with other line ends, or drops from the index: only these may differ, and in this way. */
   readonly asGitHasIt?: 'line ends' | 'intent to add' | 'absent files' | 'no flags'
 }
@@ -69,6 +75,7 @@ export const STATES: readonly WorkingState[] = [
     name: 'symbolic links: new, changed, dangling, to a directory, absolute, odd target',
     make: `ln -s b new-link; rm link; ln -s b link; ln -s nowhere dangling; ln -s dir to-dir; ln -s /etc/hostname absolute
            ln -s "$(printf 'odd \\351 \\ntarget')" odd-link; git add to-dir`,
+    linksOut: ['absolute'],
   },
   {
     name: 'a link becomes a file, a file becomes a link',
@@ -113,6 +120,7 @@ export const STATES: readonly WorkingState[] = [
     name: 'ignored files are left alone; a tracked or forced one travels',
     make: `mkdir -p build && echo o >build/out && echo i >x.ignored && echo f >forced.ignored && git add -f forced.ignored && echo f2 >>forced.ignored
            mkdir -p sub && printf '*\\n!keep\\n' >sub/.gitignore && echo k >sub/keep && echo z >sub/lost`,
+    forced: ['forced.ignored'],
   },
   {
     name: 'commits that are not pushed, with changes on top',
@@ -174,6 +182,22 @@ export const STATES: readonly WorkingState[] = [
     name: 'index version 4',
     alone: true,
     make: 'git update-index --index-version 4; echo s >>dir/d; git add dir/d; echo u >>dir/deep/e',
+  },
+  {
+    name: 'committed here under a name that git quotes, and renamed',
+    alone: true,
+    make: "echo g >'Größe — 1.md'; git add .; git commit -q -m quoted; git mv 'Größe — 1.md' 'Größe — 2.md'; echo h >>'Größe — 2.md'",
+  },
+  {
+    name: 'a tool that stays one, and one line of a file with CRLF',
+    alone: true,
+    make: `echo 'echo hi' >>tool; printf 'x\\r\\nchanged\\r\\n' >crlf`,
+  },
+  {
+    name: 'the same file made here and there',
+    alone: true,
+    make: 'git switch -q --detach HEAD~1; echo here >both; git add both; git commit -q -m here; echo more >>both',
+    warned: /the branch was rewritten/,
   },
   { name: 'a stash of the own is neither sent nor touched', alone: true, make: 'echo s >>a; git stash -q; echo u >>b' },
   {
@@ -262,3 +286,44 @@ chmod +x b; chmod -x tool; rm c; git rm -q dir/d; git mv old renamed; ln -s b ne
 printf '\\0\\1' >new.bin; printf '\\0' >>bin; : >a-new-empty; printf n >no-newline
 echo n >'new "q" é'; mkdir -p n/m; echo o >n/m/o; git add n; rm noend; mkdir noend; echo in >noend/in
 `
+
+/** One directory of a state, as if it were the whole. */
+export function within(state: Whole, place: string): Whole {
+  const prefix = `${place}/`
+  const files = Object.entries(state.files).flatMap(([path, entry]) =>
+    path.startsWith(prefix) ? [[path.slice(prefix.length), entry]] : [],
+  )
+  const lines = (text: string) => text.split('\0').filter((line) => line.includes(prefix))
+  return {
+    files: Object.fromEntries(files) as Record<string, string>,
+    index: lines(state.index).join('\0').replaceAll(prefix, ''),
+    status: lines(state.status).join('\0').replaceAll(prefix, ''),
+    head: state.head,
+  }
+}
+
+/** The state as git gives it back, but for what the row's name says. */
+export function asItShouldReturn(state: WorkingState, made: Whole): Whole {
+  const files = { ...made.files }
+  for (const path of state.leftOut ?? []) delete files[path]
+  switch (state.asGitHasIt) {
+    case 'no flags':
+      return {
+        ...made,
+        files,
+        status:
+          '1 .M N... 100644 100644 100644 4cb29ea38f70d7c61b2a3a25b02e3bdf44905402 4cb29ea38f70d7c61b2a3a25b02e3bdf44905402 a\0',
+      }
+    case 'line ends':
+      return { ...made, files: { ...files, 'w.txt': `file - ${Buffer.from('l\r\nm\r\n').toString('base64')}` } }
+    case 'intent to add':
+      return {
+        ...made,
+        files,
+        index: made.index.replace(/[^\0]*\tintended\0?/, ''),
+        status: made.status.replace(/1 \.A [^\0]* intended/, '? intended'),
+      }
+    default:
+      return { ...made, files }
+  }
+}
