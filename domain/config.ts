@@ -26,7 +26,7 @@ const VariableName = Type.String({ pattern: '^[A-Za-z_][A-Za-z0-9_]*$' })
 const SecretShape = Type.Object(
   {
     from: Type.String({ pattern: '^(env|file):.+$', description: '`env:NAME` or `file:PATH`.' }),
-    phase: Type.Optional(Type.Literal('agent', { description: 'Who gets it.' })),
+    phase: Type.Optional(Type.Union([Type.Literal('setup'), Type.Literal('agent')])),
   },
   strict,
 )
@@ -63,6 +63,7 @@ const EnvironmentShape = Type.Object(
         strict,
       ),
     ),
+    setup: Type.Optional(Type.String({ minLength: 1 })),
     env: Type.Optional(Type.Record(VariableName, Type.String())),
     secrets: Type.Optional(Type.Record(VariableName, SecretShape)),
     path: Type.Optional(Strings),
@@ -236,9 +237,14 @@ export const ENVIRONMENT_SETTINGS = [
   },
   { path: 'env', default: '`{}`', doc: 'Variables of everything that runs in the sandbox.' },
   {
+    path: 'setup',
+    default: 'none',
+    doc: 'A shell script that is run in the checkout of each fresh sandbox, before its first turn. What it made (HOME, ignored files) is kept and put back where script, image and lock files are the same.',
+  },
+  {
     path: 'secrets.<NAME>',
     default: '`{}`',
-    doc: 'Variables of the agent alone, `{"from": "env:NAME" or "file:PATH", "phase": "agent"}`, read when the server starts. Their values are masked in all that comes back.',
+    doc: 'Variables of the agent alone (`"phase": "agent"`, the default) or of the set-up alone (`"setup"`), `{"from": "env:NAME" or "file:PATH", "phase": …}`, read when the server starts. Their values are masked in all that comes back.',
   },
   { path: 'path', default: '`[]`', doc: 'Directories put before PATH in the sandbox, bound read-only.' },
   { path: 'mounts', default: '`[]`', doc: 'Further files and directories of the host, bound read-only.' },
@@ -296,8 +302,11 @@ export interface Environment {
   readonly harness: HarnessKind
   readonly harnessOptions: HarnessOptions
   readonly env: Readonly<Record<string, string>>
-  /** Variables of the agent alone, by name: their values, to be masked wherever they show. */
+  /** A script for fresh sandboxes; null: none. */
+  readonly setup: string | null
+  /** Variables of the agent alone, and of the set-up alone, by name: their values, to be masked wherever they show. */
   readonly secrets: Readonly<Record<string, string>>
+  readonly setupSecrets: Readonly<Record<string, string>>
   readonly path: readonly string[]
   readonly mounts: readonly string[]
   readonly timeoutMs: number
@@ -399,12 +408,9 @@ function environmentsOf(
           args: shape.harness_options?.args ?? [],
         },
         env: shape.env ?? {},
-        secrets: Object.fromEntries(
-          Object.entries(shape.secrets ?? {}).map(([variable, { from }]) => [
-            variable,
-            secretValue(`environments.${name}.secrets.${variable}`, from, env),
-          ]),
-        ),
+        setup: shape.setup ?? null,
+        secrets: secretsOf(name, shape, 'agent', env),
+        setupSecrets: secretsOf(name, shape, 'setup', env),
         path: shape.path ?? [],
         mounts: shape.mounts ?? [],
         timeoutMs: (shape.timeout_minutes ?? 60) * 60_000,
@@ -480,6 +486,19 @@ function readPrices(path: string): PriceTable {
   } catch (cause) {
     throw errors.configInvalid(`prices_file=${path}: ${messageOf(cause)}`, {}, cause)
   }
+}
+
+function secretsOf(
+  name: string,
+  { secrets = {} }: Static<typeof EnvironmentShape>,
+  wanted: 'setup' | 'agent',
+  env: ConfigSources['env'],
+): Record<string, string> {
+  return Object.fromEntries(
+    Object.entries(secrets)
+      .filter(([, { phase = 'agent' }]) => phase === wanted)
+      .map(([variable, { from }]) => [variable, secretValue(`environments.${name}.secrets.${variable}`, from, env)]),
+  )
 }
 
 /** Masking needs a length that ordinary text does not have by chance. */

@@ -33,6 +33,8 @@ export interface Limits {
   readonly maxEventTextBytes: number
   /** Files of an agent's conversation together. */
   readonly maxConversationBytes: number
+  /** What set-ups have made, kept on the server's disk. */
+  readonly maxSetupCacheBytes: number
   /** Events of one turn that its output may give; what comes after is counted, not kept. */
   readonly maxTurnEvents: number
   readonly maxTurnEventBytes: number
@@ -73,6 +75,7 @@ export const DEFAULT_LIMITS: Limits = {
   repairTimeoutMs: 10 * 60_000,
   maxEventTextBytes: 16 * 1024,
   maxConversationBytes: 256 * MB,
+  maxSetupCacheBytes: 20 * 1024 * MB,
   maxTurnEvents: 20_000,
   maxTurnEventBytes: 32 * MB,
   inlineArtifactBytes: 512 * 1024,

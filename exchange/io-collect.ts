@@ -1,7 +1,8 @@
 /** What an agent left in HANGAR_IO, read from a tar of it: summary, result, question, and its artifacts one by one. */
 import { createHash } from 'node:crypto'
-import type { Readable } from 'node:stream'
+import { Readable } from 'node:stream'
 import { extract } from 'tar-stream'
+import { errors } from '../domain/errors.ts'
 import { cutOption, IO, MAX_QUESTION_OPTIONS } from '../domain/hangar-io.ts'
 import type { Limits } from '../domain/limits.ts'
 import { type SafePath, safeRelativePath } from '../domain/names.ts'
@@ -137,6 +138,25 @@ function optionsOf(text: string | undefined, redactor: Redactor): string[] {
 
 function decodeText(bytes: Buffer): string {
   return bytes.toString('utf8').replace(/^\ufeff/, '')
+}
+
+/** The bytes of one file in a tar, as they come. Throws when it is not there. */
+export function tarInside(tar: Readable, name: string): Readable {
+  const bytes = async function* (): AsyncGenerator<Buffer> {
+    const untar = extract()
+    tar.on('error', (error) => untar.destroy(error))
+    tar.pipe(untar)
+    let found = false
+    for await (const entry of untar) {
+      if (entry.header.name.replace(/^(?:\.\/)+/, '') === name) {
+        found = true
+        for await (const chunk of entry as AsyncIterable<Buffer>) yield chunk
+      }
+      entry.resume()
+    }
+    if (!found) throw errors.internal(`there is no ${name} in the tar`)
+  }
+  return Readable.from(bytes(), { objectMode: false })
 }
 
 async function bytesOf(stream: AsyncIterable<Buffer>): Promise<Buffer> {

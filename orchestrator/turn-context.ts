@@ -15,10 +15,14 @@ import type { Grants } from '../gateway/grants.ts'
 import type { Index } from '../gateway/state/index.ts'
 import type { SessionEvents } from './session-events.ts'
 import type { SessionRecords } from './session-records.ts'
+import type { SetupCache } from './setup-cache.ts'
 
 /** Settings of the environment that a session was made with, as far as turns need them. */
 export interface TurnEnvironment extends Pick<SandboxSpec, 'gatewayUrl' | 'image' | 'limits' | 'egress'> {
   readonly env: Readonly<Record<string, string>>
+  /** A script for fresh sandboxes, with variables of its own; null: none. */
+  readonly setup: string | null
+  readonly setupSecrets: Readonly<Record<string, string>>
   /** Variables of the agent's own runs alone. */
   readonly secrets: Readonly<Record<string, string>>
   readonly path: readonly string[]
@@ -38,6 +42,7 @@ export interface TurnServices {
   readonly grants: Grants
   readonly artifacts: ArtifactStore
   readonly conversations: ConversationStore
+  readonly setups: SetupCache
   readonly prices: PriceTable
   readonly results: ResultChecker
   /** Throws `harness_unusable` when the environment is not configured any more. */

@@ -13,6 +13,7 @@ import { sessionRef } from '../refs-policy/ref-names.ts'
 import { promptOf } from './prompt.ts'
 import { attachmentPath, checkpointSandbox, lastWords, reportLines, turnEnvironment } from './sandbox-helper.ts'
 import { putEvent } from './session-events.ts'
+import { setUp } from './setup.ts'
 import { deadlineOf, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 import { restoreConversation } from './turn-conversation.ts'
 
@@ -31,13 +32,13 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
     (async () => {
       if (fresh) await restoreIo(at, { ref, turn, paths }, services)
       await fillIo(at, { ref, turn, env }, services)
-      return fresh ? restoreConversation(at, { ref, session }, services) : null
     })(),
   ])
   for (const part of done) if (part.status === 'rejected') throw part.reason
-  const [checkedOut, conversation] = done
-  const warnings = checkedOut.status === 'fulfilled' ? [...checkedOut.value] : []
-  const lost = conversation.status === 'fulfilled' ? conversation.value : null
+  if (fresh) await setUp(at, { ref, env }, services)
+  // Not before the set-up: what that made is kept for other sessions as well.
+  const lost = fresh ? await restoreConversation(at, { ref, session }, services) : null
+  const warnings = done[0].status === 'fulfilled' ? [...done[0].value] : []
   if (lost !== null)
     warnings.push(
       `the agent's conversation could not be continued (${lost}); a new one was handed a summary of the turns so far`,

@@ -46,11 +46,14 @@ export function createEnvironments({ config, providers, url }: EnvironmentsDeps)
     },
     forTurns: (name) => {
       const { environment, harness } = find(name)
-      const { env, secrets, path, mounts, harnessOptions, image, limits, egress, idleSuspendMs } = environment
+      const { env, setup, setupSecrets, secrets, path, mounts, harnessOptions, image, limits, egress, idleSuspendMs } =
+        environment
       const provider = providers.get(environment.provider)
       if (provider === undefined) throw errors.internal(`there is no provider ${environment.provider}`)
       return {
         env,
+        setup,
+        setupSecrets,
         secrets,
         path,
         mounts: [...mounts, ...filesOf(harnessOptions.argv ?? [])],

@@ -38,6 +38,7 @@ import { createSessionOut } from '../orchestrator/session-out.ts'
 import { createSessionRecords } from '../orchestrator/session-records.ts'
 import { createSessionSuspend } from '../orchestrator/session-suspend.ts'
 import { createSessions } from '../orchestrator/sessions.ts'
+import { createSetupCache } from '../orchestrator/setup-cache.ts'
 import { createExclusive, type TurnServices } from '../orchestrator/turn-context.ts'
 import { createTurnRunner } from '../orchestrator/turn-runner.ts'
 import { createEnvironments } from './environments.ts'
@@ -93,7 +94,10 @@ const CLOSE_MS = 5_000
 
 /** Starts a server on the configured data directory. Throws `store_unusable` or `config_invalid` with what to do. */
 export async function startServer({ config, cliFile, ...options }: ServerOptions): Promise<HangarServer> {
-  const secrets = [...config.environments.values()].flatMap((environment) => Object.values(environment.secrets))
+  const secrets = [...config.environments.values()].flatMap(({ secrets, setupSecrets }) => [
+    ...Object.values(secrets),
+    ...Object.values(setupSecrets),
+  ])
   const redactor = createRedactor(secrets)
   const log = redactedLog(options.log, redactor)
   const clock: Clock = options.clock ?? { now: Date.now }
@@ -164,6 +168,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       grants,
       artifacts,
       conversations,
+      setups: createSetupCache({ dir: join(config.dataDir, 'setups'), maxBytes: config.limits.maxSetupCacheBytes }),
       prices: config.prices ?? BUILT_IN_PRICES,
       results,
       environment: environments.forTurns,
