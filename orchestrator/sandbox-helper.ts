@@ -27,7 +27,8 @@ export async function checkpointSandbox(
     const known = checkpoint === null ? [] : ['--branch-at', branch ?? '', '--checkpoint-at', checkpoint]
     return provider.exec(ref, ['hangar-agent', 'checkpoint', ...known], options)
   })
-  if (run.exitCode !== 0) throw errors.sandboxFailed(lastWords(run.err))
+  // An agent has a say in what the helper meets, and this error may be answered to whoever asked.
+  if (run.exitCode !== 0) throw errors.sandboxFailed(services.redactor.text(lastWords(run.err)))
   return reportLines(run.out)
 }
 
