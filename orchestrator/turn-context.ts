@@ -29,6 +29,8 @@ export interface TurnEnvironment extends Pick<SandboxSpec, 'gatewayUrl' | 'image
   readonly mounts: readonly string[]
   readonly provider: Provider
   readonly harness: Harness
+  /** What could not be taken of it, for the turn's warnings. */
+  readonly warnings: readonly string[]
   /** How long an idle session keeps its sandbox; null: for ever. */
   readonly idleSuspendMs: number | null
   /** The model that the agent is told to use; null: its program's own choice. */

@@ -38,7 +38,7 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
   if (fresh) await setUp(at, { ref, env }, services)
   // Not before the set-up: what that made is kept for other sessions as well.
   const lost = fresh ? await restoreConversation(at, { ref, session }, services) : null
-  const warnings = done[0].status === 'fulfilled' ? [...done[0].value] : []
+  const warnings = [...at.environment.warnings, ...(done[0].status === 'fulfilled' ? done[0].value : [])]
   if (lost !== null)
     warnings.push(
       `the agent's conversation could not be continued (${lost}); a new one was handed a summary of the turns so far`,

@@ -1,7 +1,8 @@
 /** Runs turns: each as a list of named steps that may begin again after a crash, a bounded number at once, one at a time per session. */
 import { HangarError, messageOf } from '../domain/errors.ts'
-import type { SessionName } from '../domain/names.ts'
+import { type SessionName, workBranch } from '../domain/names.ts'
 import type { TurnRecord } from '../domain/session.ts'
+import { withRepoEnvironment } from './repo-environment.ts'
 import { checkpointSandbox } from './sandbox-helper.ts'
 import { collectTurn, failTurn, salvageTurn } from './turn-collect.ts'
 import { sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
@@ -95,8 +96,10 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
 
   const turnAt = async (name: SessionName, number: number, signal: AbortSignal): Promise<TurnAt> => {
     const { session, repo: slug } = await services.records.get(name)
-    const environment = services.environment(session.environment)
-    return { name, number, repo: await services.records.repository(name), slug, environment, signal }
+    const repo = await services.records.repository(name)
+    const head = await repo.refs.read(workBranch(name))
+    const environment = await withRepoEnvironment(services.environment(session.environment), repo, head)
+    return { name, number, repo, slug, environment, signal }
   }
 
   const step = async (at: TurnAt, turn: TurnRecord): Promise<void> => {

@@ -65,6 +65,7 @@ export function createEnvironments({ config, providers, url }: EnvironmentsDeps)
         harness,
         model: harnessOptions.model,
         idleSuspendMs,
+        warnings: [],
       }
     },
   }

@@ -17,7 +17,7 @@ const PACKAGES: Readonly<Record<string, readonly string[]>> = {
   openpgp: ['gateway/state/seal.ts', 'gateway/state/sign.ts', 'gateway/state/key-file.ts'],
   ajv: ['domain/schema.ts', 'exchange/result-schema.ts'],
   'ajv-formats': ['exchange/result-schema.ts'],
-  '@sinclair/typebox': ['domain/', 'surfaces/', 'orchestrator/harnesses/'],
+  '@sinclair/typebox': ['domain/', 'surfaces/', 'orchestrator/harnesses/', 'orchestrator/repo-environment.ts'],
   '@modelcontextprotocol/sdk': ['surfaces/mcp/'],
   express: ['surfaces/', 'hooks/', 'gateway/http/'],
   'tar-stream': ['exchange/io-prepare.ts', 'exchange/io-collect.ts', 'exchange/conversation-state.ts'],

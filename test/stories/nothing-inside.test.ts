@@ -54,10 +54,7 @@ t.test(
     const served = await serve(t, dir, env)
     const call = (method: string, path: string, body?: unknown) => api(served.url, served.token, { method, path, body })
     await call('POST', '/api/repos', { slug: 'acme/app' })
-    await shell(
-      dir,
-      'git init -q -b main seed && cd seed && echo x >x && git add . && git commit -q -m base',
-    )
+    await shell(dir, 'git init -q -b main seed && cd seed && echo x >x && git add . && git commit -q -m base')
     writeFileSync(join(dir, 'seed', 'search.sh'), SEARCH)
     await shell(
       join(dir, 'seed'),

@@ -1,5 +1,5 @@
 /** An environment's set-up runs once per content; later sandboxes get what it made, and nothing else of the sandbox that made it. */
-import { readdirSync, rmSync } from 'node:fs'
+import { readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { type Hangar, shell, startHangar } from './support.ts'
@@ -115,4 +115,30 @@ t.test('a set-up that fails fails the turn with its last words, without its secr
   })
   await hangar.api('POST', '/api/sessions/failing/turns', { message: 'true' })
   t.match(await ended(hangar, 'failing'), { outcome: 'failed', error: { message: /exit status 4/ } })
+})
+
+t.test("a repo's own environment says what is done inside its sandboxes, and nothing else", async (t) => {
+  const hangar = await startHangar(t, {
+    agent: OBEDIENT,
+    config: {
+      environments: { default: { harness_options: { argv: ['sh', '-c', OBEDIENT] }, env: { BOTH: 'server' } } },
+    },
+  })
+  await hangar.api('POST', '/api/repos', { slug: 'acme/app' })
+  const seed = join(hangar.dir, 'seed')
+  const push = async (file: unknown) => {
+    await shell(hangar.dir, 'git init -q -b main seed 2>/dev/null; mkdir -p seed/.hangar')
+    writeFileSync(join(seed, '.hangar', 'environment.json'), typeof file === 'string' ? file : JSON.stringify(file))
+    await shell(seed, 'printf "ran\n" >.gitignore; git add . && git commit -q -m environment')
+    await hangar.git(seed, ['push', '-q', `${hangar.url}/git/acme/app.git`, 'main'])
+  }
+  await push({ setup: 'echo "$ONE" >ran', env: { ONE: 'repo', BOTH: 'repo' } })
+  const turn = await begin(hangar, 'own', 'cat ran; test "$BOTH" = server && test "$ONE" = repo')
+  t.match(turn, { outcome: 'exited', summary: 'repo', warnings: [] })
+  await push({ setup: 'true', mounts: ['/'] })
+  t.match((await begin(hangar, 'greedy', 'test ! -e ran')).warnings, [
+    /^\.hangar\/environment\.json of the repo was left out: it: must NOT have additional properties \(mounts\)/,
+  ])
+  await push('{ not JSON')
+  t.match((await begin(hangar, 'broken', 'true')).warnings, [/environment\.json of the repo was left out/])
 })
