@@ -85,8 +85,8 @@ export async function openStreams(at: TurnAt, run: StreamedRun, services: TurnSe
       const shown = services.redactEvent(priced(body))
       const bytes = Buffer.byteLength(JSON.stringify(shown))
       const over = kept >= services.limits.maxTurnEvents || keptBytes + bytes > services.limits.maxTurnEventBytes
-      // The figures count whatever else is left out.
-      if (over && body.kind !== 'usage') {
+      // The run's own figure is told whatever else is left out; those of its requests are in it.
+      if (over && !(body.kind === 'usage' && body.scope === 'turn')) {
         dropped++
         continue
       }

@@ -39,7 +39,7 @@ export async function followTurn(at: TurnAt, services: TurnServices): Promise<vo
   const { model } = at.environment
   const followed = await followRun(at, { ref, key, model, ...start, endsAt, atDeadline }, services)
   if (followed.end.conversationLost && !turn.handedOff) return handOff(at, followed.end, services)
-  await recordRun(at, followed, services)
+  await recordRun(at, ref, followed, services)
 }
 
 /** A run's process, what its program says of it, and the question that it asked by a tool of its own. */
@@ -49,7 +49,14 @@ export interface FollowedEnd {
   readonly question: AskedQuestion | null
 }
 
-async function recordRun(at: TurnAt, { process, end, question }: FollowedEnd, services: TurnServices): Promise<void> {
+async function recordRun(
+  at: TurnAt,
+  ref: SandboxRef,
+  { process, end, question }: FollowedEnd,
+  services: TurnServices,
+): Promise<void> {
+  // Of a sandbox that is gone the conversation is kept as it was before the turn, and so are its counters.
+  const isKept = process.state === 'exited' || (await at.environment.provider.inspect(ref)).state === 'up'
   const shown = await services.events.place(at.name, at.number, {
     kind: 'state',
     state: 'collecting',
@@ -61,7 +68,7 @@ async function recordRun(at: TurnAt, { process, end, question }: FollowedEnd, se
     const timedOut = process.state === 'exited' && process.timedOut
     return {
       message: `turn ${at.number} is being collected`,
-      session: { ...session, conversation: conversationAfter(session, at, end) },
+      session: isKept ? { ...session, conversation: conversationAfter(session, at, end) } : session,
       turns: [
         {
           ...current,
