@@ -8,7 +8,16 @@ import { waitForTurn } from '../../orchestrator/waiting.ts'
 import { messageOfWire } from '../context-wire.ts'
 import { listOf, messageFields, SessionRef, SessionShape, TurnShape, WaitShape } from '../shapes.ts'
 import { sessionView, turnView, waitView } from '../views.ts'
-import { type ArtifactLink, type Call, fitPage, json, type Operation, operation, sessionFor } from './operation.ts'
+import {
+  type ArtifactLink,
+  type Call,
+  fitPage,
+  json,
+  type Operation,
+  operation,
+  type Services,
+  sessionFor,
+} from './operation.ts'
 
 const strict = { additionalProperties: false } as const
 const PAGE = 50
@@ -238,28 +247,66 @@ const wait = operation({
   },
 })
 
-const cancel = operation({
+interface Verb {
+  /** As in `/api/sessions/{ref}/<verb>` and `hangar session <verb>`. */
+  readonly verb: 'cancel' | 'suspend' | 'resume'
+  readonly name: string
+  readonly summary: string
+  readonly title: string
+  readonly advice: string
+  readonly effect: 'adds' | 'takes away'
+  act(services: Services, name: SessionName): Promise<unknown>
+}
+
+/** An operation that does one thing to a session, needs no more than its name, and shows it afterwards. */
+const verbOn = ({ verb, name, summary, title, advice, effect, act }: Verb) =>
+  operation({
+    name,
+    summary,
+    scope: 'sessions',
+    method: 'post',
+    path: `/api/sessions/{ref}/${verb}`,
+    cli: `session ${verb}`,
+    tool: { title, advice, example: { ref: 'csv-fix' }, effect },
+    input: Type.Object({ ref: SessionRef }, strict),
+    output: SessionShape,
+    status: 200,
+    handle: async (call, { ref }) => {
+      const session = parseSessionName(ref)
+      await sessionFor(call, session)
+      await act(call.services, session)
+      return json(200, await view(call, session))
+    },
+  })
+
+const cancel = verbOn({
+  verb: 'cancel',
   name: 'cancel_turn',
   summary: 'Stops the turn that runs; what it did so far is kept.',
-  scope: 'sessions',
-  method: 'post',
-  path: '/api/sessions/{ref}/cancel',
-  cli: 'session cancel',
-  tool: {
-    title: 'Stop a turn',
-    advice: 'The session stays, and takes further messages.',
-    example: { ref: 'csv-fix' },
-    effect: 'takes away',
-  },
-  input: Type.Object({ ref: SessionRef }, strict),
-  output: SessionShape,
-  status: 200,
-  handle: async (call, { ref }) => {
-    const name = parseSessionName(ref)
-    await sessionFor(call, name)
-    await call.services.control.cancel(name)
-    return json(200, await view(call, name))
-  },
+  title: 'Stop a turn',
+  advice: 'The session stays, and takes further messages.',
+  effect: 'takes away',
+  act: ({ control }, name) => control.cancel(name),
+})
+
+const suspend = verbOn({
+  verb: 'suspend',
+  name: 'suspend_session',
+  summary: 'Ends the sandbox of an idle session; all that it held is in git, and the next message makes a fresh one.',
+  title: 'Suspend a session',
+  advice: 'Idle sessions are suspended by themselves after a while; this does it at once.',
+  effect: 'adds',
+  act: ({ suspension }, name) => suspension.suspend(name),
+})
+
+const resume = verbOn({
+  verb: 'resume',
+  name: 'resume_session',
+  summary: 'Makes a suspended session idle again; its sandbox is made when the next message needs it.',
+  title: 'Resume a session',
+  advice: 'Not needed before send_to_session, which resumes by itself.',
+  effect: 'adds',
+  act: ({ suspension }, name) => suspension.resume(name),
 })
 
 const close = operation({
@@ -291,54 +338,6 @@ const close = operation({
     const closed = await view(call, name)
     if (input.delete === true) await call.services.control.remove(name)
     return json(200, closed)
-  },
-})
-
-const suspend = operation({
-  name: 'suspend_session',
-  summary: 'Ends the sandbox of an idle session; all that it held is in git, and the next message makes a fresh one.',
-  scope: 'sessions',
-  method: 'post',
-  path: '/api/sessions/{ref}/suspend',
-  cli: 'session suspend',
-  tool: {
-    title: 'Suspend a session',
-    advice: 'Idle sessions are suspended by themselves after a while; this does it at once.',
-    example: { ref: 'csv-fix' },
-    effect: 'adds',
-  },
-  input: Type.Object({ ref: SessionRef }, strict),
-  output: SessionShape,
-  status: 200,
-  handle: async (call, { ref }) => {
-    const name = parseSessionName(ref)
-    await sessionFor(call, name)
-    await call.services.suspension.suspend(name)
-    return json(200, await view(call, name))
-  },
-})
-
-const resume = operation({
-  name: 'resume_session',
-  summary: 'Makes a suspended session idle again; its sandbox is made when the next message needs it.',
-  scope: 'sessions',
-  method: 'post',
-  path: '/api/sessions/{ref}/resume',
-  cli: 'session resume',
-  tool: {
-    title: 'Resume a session',
-    advice: 'Not needed before send_to_session, which resumes by itself.',
-    example: { ref: 'csv-fix' },
-    effect: 'adds',
-  },
-  input: Type.Object({ ref: SessionRef }, strict),
-  output: SessionShape,
-  status: 200,
-  handle: async (call, { ref }) => {
-    const name = parseSessionName(ref)
-    await sessionFor(call, name)
-    await call.services.suspension.resume(name)
-    return json(200, await view(call, name))
   },
 })
 
