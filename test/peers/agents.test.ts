@@ -13,7 +13,8 @@ import { readConfig } from '../../domain/config.ts'
 import type { NO_USAGE } from '../../domain/run-event.ts'
 import { createLineReader, START_OF_LINES } from '../../orchestrator/harnesses/lines.ts'
 import { harnessOf } from '../../surfaces/harnesses.ts'
-import { type Hangar, shell, startHangar, temporaryDirectory, waitUntil } from '../stories/support.ts'
+import { freePort, serve } from '../stories/served.ts'
+import { type ApiAnswer, api, serverEnvironment, shell, temporaryDirectory, waitUntil } from '../stories/support.ts'
 
 const AGENTS = fileURLToPath(new URL('../../../test/agents', import.meta.url))
 const MODELS = fileURLToPath(new URL('../../../test/peers/models/serve.mjs', import.meta.url))
@@ -43,7 +44,9 @@ interface Models {
 async function startModels(t: Test): Promise<Models> {
   const log = join(temporaryDirectory(t), 'requests.jsonl')
   writeFileSync(log, '')
-  const child: ChildProcess = spawn(process.execPath, [MODELS, '--log', log], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const child: ChildProcess = spawn('env', ['-u', 'NODE_OPTIONS', process.execPath, MODELS, '--log', log], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
   t.teardown(() => void child.kill())
   if (child.stdout === null) throw new Error('no output')
   const [line] = (await once(createInterface({ input: child.stdout }), 'line')) as [string]
@@ -100,20 +103,32 @@ function environments(models: Models, dir: string): Record<string, unknown> {
   }
 }
 
+interface Hangar {
+  readonly dir: string
+  readonly dataDir: string
+  api(method: string, path: string, body?: unknown): Promise<ApiAnswer>
+}
+
 async function start(t: Test): Promise<{ hangar: Hangar; models: Models }> {
   const models = await startModels(t)
-  const hangar = await startHangar(t, {
+  const dir = temporaryDirectory(t)
+  const env = serverEnvironment(dir, {
     agent: 'true',
-    settings: { TEST_MODEL_KEY: 'mock-key-of-the-test' },
+    settings: { TEST_MODEL_KEY: 'mock-key-of-the-test', HANGAR_LISTEN: `127.0.0.1:${await freePort()}` },
     config: { environments: environments(models, temporaryDirectory(t)) },
   })
-  await hangar.api('POST', '/api/repos', { slug: 'acme/app' })
+  const { url, token } = await serve(t, dir, env)
+  const call = (method: string, path: string, body?: unknown) => api(url, token, { method, path, body })
+  await call('POST', '/api/repos', { slug: 'acme/app' })
   await shell(
-    hangar.dir,
+    dir,
     `git init -q -b main seed && cd seed && printf 'hello world\\nsecond line\\n' >greeting.txt && git add . && git commit -q -m base`,
   )
-  await hangar.git(join(hangar.dir, 'seed'), ['push', '-q', `${hangar.url}/git/acme/app.git`, 'main'])
-  return { hangar, models }
+  await shell(
+    join(dir, 'seed'),
+    `git -c http.${url}/.extraHeader='Authorization: Bearer ${token}' push -q ${url}/git/acme/app.git main`,
+  )
+  return { hangar: { dir, dataDir: join(dir, 'data'), api: call }, models }
 }
 
 const begin = async (t: Test, hangar: Hangar, name: string, program: Program, message: string, more: object = {}) => {
@@ -332,8 +347,7 @@ async function forkDirectly(t: Test, program: Program, hangar: Hangar, prompt: s
   const conversation = { kind: 'fork' as const, parent: known.id, id: '11111111-2222-4333-8444-555555555555' }
   const repo = join(home, 'repo')
   const run = harness.run({ prompt, conversation, home, repo })
-  const [file = '', ...args] = run.argv
-  const child = spawn(file, args, {
+  const child = spawn('env', ['-u', 'NODE_OPTIONS', ...run.argv], {
     cwd: repo,
     env: {
       ...run.env,

@@ -29,7 +29,8 @@ export async function serve(
   env: Readonly<Record<string, string>>,
   args: readonly string[] = [],
 ): Promise<Served> {
-  const child: ChildProcess = spawn(process.execPath, [MAIN, 'serve', ...args], {
+  // Without the test runner's own preload, which would be handed on to whatever runs in a sandbox.
+  const child: ChildProcess = spawn('env', ['-u', 'NODE_OPTIONS', process.execPath, MAIN, 'serve', ...args], {
     env: { ...env, HANGAR_LOG: 'warn' },
     stdio: ['ignore', 'ignore', 'pipe'],
   })
