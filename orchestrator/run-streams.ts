@@ -85,8 +85,8 @@ export async function openStreams(at: TurnAt, run: StreamedRun, services: TurnSe
       const shown = services.redactEvent(priced(body))
       const bytes = Buffer.byteLength(JSON.stringify(shown))
       const over = kept >= services.limits.maxTurnEvents || keptBytes + bytes > services.limits.maxTurnEventBytes
-      // The figures count whatever else is left out.
-      if (over && body.kind !== 'usage') {
+      // What the run used in all is told whatever else is left out; single requests are counted without being kept.
+      if (over && !(body.kind === 'usage' && body.scope === 'turn')) {
         dropped++
         continue
       }
