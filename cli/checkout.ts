@@ -180,6 +180,7 @@ function userGit(cwd: string, args: readonly string[]): { status: number | null;
     encoding: 'utf8',
     env: { ...process.env, LC_ALL: 'C', GIT_OPTIONAL_LOCKS: '0' },
   })
+  if (run.error !== undefined && !existsSync(cwd)) throw usage(`${cwd} is not there; name the directory of a checkout`)
   if (run.error !== undefined) throw usage(`git could not be started (${run.error.message}); install git 2.39 or newer`)
   return { status: run.status, out: run.stdout, err: run.stderr.trim() }
 }

@@ -452,6 +452,9 @@ function sandboxSettings(
   return settings
 }
 
+/** 1e999 is read as infinite, and no budget would be passed by what costs no number. */
+const Dollars = Type.Number({ minimum: 0, maximum: 1_000_000 })
+
 const PricesShape = Type.Object(
   {
     date: Type.String({ pattern: '^[0-9]{4}-[0-9]{2}-[0-9]{2}$' }),
@@ -459,10 +462,10 @@ const PricesShape = Type.Object(
       Type.String({ minLength: 1 }),
       Type.Object(
         {
-          input: Type.Number({ minimum: 0 }),
-          output: Type.Number({ minimum: 0 }),
-          cache_read: Type.Number({ minimum: 0 }),
-          cache_write: Type.Number({ minimum: 0 }),
+          input: Dollars,
+          output: Dollars,
+          cache_read: Dollars,
+          cache_write: Dollars,
         },
         strict,
       ),

@@ -85,16 +85,25 @@ function formsOf(secret: string): string[] {
   const hex = Buffer.from(secret, 'utf8').toString('hex')
   const encoded = encodeURIComponent(secret)
   const strict = encoded.replace(/[!'()*]/g, (character) => `%${character.charCodeAt(0).toString(16).toUpperCase()}`)
-  const percent = [encoded, strict, strict.replace(/%20/g, '+'), hex.toUpperCase().replace(/../g, '%$&')]
+  // Paths keep their slashes, whole addresses their other marks as well.
+  const kept = [encoded.replace(/%2F/g, '/'), strict.replace(/%2F/g, '/'), encodeURI(secret)]
+  const percent = [encoded, strict, strict.replace(/%20/g, '+'), ...kept, hex.toUpperCase().replace(/../g, '%$&')]
   return [
     secret,
-    JSON.stringify(secret).slice(1, -1),
+    ...jsonForms(secret),
     ...percent,
     ...percent.map((form) => form.replace(/%[0-9A-F]{2}/g, (code) => code.toLowerCase())),
     hex,
     hex.toUpperCase(),
     ...base64Forms(secret).flatMap((form) => [form, form.replace(/\+/g, '-').replace(/\//g, '_')]),
   ].filter((form) => form.length >= MIN_SECRET)
+}
+
+/** In a JSON text, in one that is a string of another, and as those write it that escape slashes. */
+function jsonForms(secret: string): string[] {
+  const escaped = (text: string) => JSON.stringify(text).slice(1, -1)
+  const once = [escaped(secret), escaped(secret).replace(/\//g, '\\/')]
+  return [...once, ...once.map(escaped), escaped(escaped(secret)).replace(/\//g, '\\/')]
 }
 
 /** A secret inside a longer base64 text shows in one of three forms, by its offset modulo 3; the border characters are cut off. */

@@ -1,7 +1,8 @@
 /** What an agent left in HANGAR_IO, read from a tar of it: summary, result, question, and its artifacts one by one. */
+import { isUtf8 } from 'node:buffer'
 import { createHash } from 'node:crypto'
 import { Readable } from 'node:stream'
-import { extract } from 'tar-stream'
+import { extract, pack } from 'tar-stream'
 import { errors } from '../domain/errors.ts'
 import { cutOption, IO, MAX_QUESTION_OPTIONS } from '../domain/hangar-io.ts'
 import type { Limits } from '../domain/limits.ts'
@@ -21,6 +22,8 @@ export interface Collected {
   readonly summary: string | null
   /** The bytes of out/result.json as text. */
   readonly resultText: string | null
+  /** Why there is one that cannot be taken, in a sentence; null when it can, or there is none. */
+  readonly resultRefused: string | null
   readonly question: string | null
   readonly questionOptions: readonly string[]
   readonly artifacts: readonly CollectedArtifact[]
@@ -40,6 +43,7 @@ export async function collectIo(tar: Readable, { known, limits, redactor }: Coll
   const files = new Map<string, string>()
   const artifacts: CollectedArtifact[] = []
   const warnings: string[] = []
+  let resultRefused: string | null = null
   let kept = 0
   const untar = extract()
   tar.on('error', (error) => untar.destroy(error))
@@ -48,10 +52,14 @@ export async function collectIo(tar: Readable, { known, limits, redactor }: Coll
     const path = entry.header.name.replace(/^(?:\.\/)+/, '').replace(/\/+$/, '')
     const type = entry.header.type
     const size = entry.header.size ?? 0
-    const cap = textCap(path, limits)
+    const cap = isText(path) ? textCap(path, limits) : null
     if (cap !== null && type === 'file') {
-      if (size > cap) warnings.push(`${path} has ${size} bytes, more than the ${cap} that are taken; it was left out`)
-      else files.set(path, decodeText(await bytesOf(entry as AsyncIterable<Buffer>)))
+      const tooLarge = `${path} has ${size} bytes, more than the ${cap} that are taken`
+      const content = size > cap ? null : await bytesOf(entry as AsyncIterable<Buffer>)
+      if (path === IO.result)
+        resultRefused = content === null ? tooLarge : isUtf8(content) ? null : `${path} is not UTF-8`
+      if (content === null) warnings.push(`${tooLarge}; it was left out`)
+      else files.set(path, decodeText(content))
     } else if (path.startsWith(`${IO.artifacts}/`) && type !== 'directory') {
       const name = path.slice(IO.artifacts.length + 1)
       const refused = refuseArtifact(name, type, size, limits) ?? refuseSecretName(name, redactor)
@@ -74,12 +82,27 @@ export async function collectIo(tar: Readable, { known, limits, redactor }: Coll
   }
   return {
     summary: redactor.text(files.get(IO.summary)?.trim() ?? '') || null,
-    resultText: files.get(IO.result) ?? null,
+    resultText: resultRefused === null ? (files.get(IO.result) ?? null) : null,
+    resultRefused,
     question: redactor.text(files.get(IO.question)?.trim() ?? '') || null,
     questionOptions: optionsOf(files.get(IO.questionOptions), redactor),
     artifacts,
     warnings: firstOf(warnings),
   }
+}
+
+/** A tar of the texts in HANGAR_IO alone, by a reader of single files; of one over its cap, as much as shows that it is. */
+export async function textsTar(
+  read: (path: string, maxBytes: number) => Promise<Buffer | null>,
+  limits: Limits,
+): Promise<Readable> {
+  const tar = pack()
+  for (const path of IO_TEXTS) {
+    const content = await read(path, textCap(path, limits) + 1)
+    if (content !== null) tar.entry({ name: path }, content)
+  }
+  tar.finalize()
+  return Readable.from(tar as AsyncIterable<Uint8Array>)
 }
 
 /** A hostile tree gives a warning for each of its entries. */
@@ -88,7 +111,15 @@ function firstOf(warnings: readonly string[]): string[] {
   return [...warnings.slice(0, MAX_WARNINGS), `and ${warnings.length - MAX_WARNINGS} more warnings`]
 }
 
-function textCap(path: string, limits: Limits): number | null {
+/** The texts that an agent hands back, as paths in HANGAR_IO. */
+const IO_TEXTS = [IO.summary, IO.result, IO.question, IO.questionOptions] as const
+
+function isText(path: string): path is (typeof IO_TEXTS)[number] {
+  return (IO_TEXTS as readonly string[]).includes(path)
+}
+
+/** The bytes that are taken of a text. */
+function textCap(path: (typeof IO_TEXTS)[number], limits: Limits): number {
   switch (path) {
     case IO.summary:
       return limits.maxSummaryBytes
@@ -98,7 +129,7 @@ function textCap(path: string, limits: Limits): number | null {
     case IO.questionOptions:
       return limits.maxQuestionBytes
     default:
-      return null
+      return path satisfies never
   }
 }
 

@@ -43,8 +43,10 @@ export function passedLimit(budget: Budget, usage: Usage): PassedLimit | null {
 /** Which limit, the figure reached and the overshoot, in a sentence. */
 export function passedSentence({ limit, allowed, reached }: PassedLimit): string {
   const show = (figure: number) => {
-    if (limit === 'max_cost_usd') return `$${figure.toFixed(4)}`
-    return limit === 'max_tokens' ? `${Math.round(figure)} tokens` : `${Math.round(figure * 100) / 100} minutes`
+    if (limit === 'max_tokens') return `${Math.round(figure)} tokens`
+    if (limit === 'max_minutes')
+      return `${figure < 1 ? Number(figure.toPrecision(2)) : Math.round(figure * 100) / 100} minutes`
+    return figure > 0 && figure < 0.0001 ? `$${figure.toPrecision(2)}` : `$${figure.toFixed(4)}`
   }
   return `the budget's ${limit} of ${show(allowed)} was passed: ${show(reached)} were used, ${show(reached - allowed)} over it; go on with a larger budget in the next message`
 }

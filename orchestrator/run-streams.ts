@@ -85,7 +85,7 @@ export async function openStreams(at: TurnAt, run: StreamedRun, services: TurnSe
       const shown = services.redactEvent(priced(body))
       const bytes = Buffer.byteLength(JSON.stringify(shown))
       const over = kept >= services.limits.maxTurnEvents || keptBytes + bytes > services.limits.maxTurnEventBytes
-      // The run's own figure is told whatever else is left out; those of its requests are in it.
+      // What the run used in all is told whatever else is left out; single requests are counted without being kept.
       if (over && !(body.kind === 'usage' && body.scope === 'turn')) {
         dropped++
         continue

@@ -7,7 +7,7 @@ import { type RunEvent, totalUsage, type Usage } from '../domain/run-event.ts'
 import type { SandboxRef } from '../domain/sandbox.ts'
 import type { ArtifactEntry, SessionRecord, TurnOutcome, TurnRecord } from '../domain/session.ts'
 import { knownArtifacts } from '../exchange/artifacts.ts'
-import { type Collected, collectIo } from '../exchange/io-collect.ts'
+import { type Collected, collectIo, textsTar } from '../exchange/io-collect.ts'
 import type { ResultOutcome } from '../exchange/result-schema.ts'
 import { appendNote, readNote } from '../gateway/git/notes.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
@@ -31,6 +31,7 @@ interface Gathered {
 const NOTHING: Collected = {
   summary: null,
   resultText: null,
+  resultRefused: null,
   question: null,
   questionOptions: [],
   artifacts: [],
@@ -53,7 +54,12 @@ export async function collectTurn(at: TurnAt, services: TurnServices): Promise<v
 
 /** An agent that ended well, asked nothing, and handed back no valid result may try once more. */
 function isRepairable(turn: TurnRecord, { collected, result }: Gathered): boolean {
-  return result.kind === 'invalid' && (turn.repair ?? null) === null && outcomeOf(turn, collected) === 'exited'
+  return (
+    turn.outputSchema !== null &&
+    result.kind === 'invalid' &&
+    (turn.repair ?? null) === null &&
+    outcomeOf(turn, collected) === 'exited'
+  )
 }
 
 /** Records what the agent's own run gave and that its result is to be repaired; false when the turn was stopped meanwhile. */
@@ -143,7 +149,10 @@ async function gather(
     keepConversation(at, ref, services),
   ])
   const stored = await services.artifacts.store(at.repo, at.name, at.number, collected.artifacts)
-  const result = await services.results.check(turn.outputSchema, collected.resultText, at.slug)
+  const result: ResultOutcome =
+    collected.resultRefused === null
+      ? await services.results.check(turn.outputSchema, collected.resultText, at.slug)
+      : { kind: 'invalid', reason: collected.resultRefused }
   const [head, checkpoint] = await tips(at)
   return {
     collected,
@@ -162,8 +171,18 @@ async function readIo(at: TurnAt, ref: SandboxRef, services: TurnServices): Prom
   // Artifacts of earlier turns stay in place, so the tar may hold more than one turn's worth; what is over is an error, not a hang.
   const maxBytes = 16 * (limits.maxArtifactsBytes + limits.maxResultBytes) + limits.maxAttachmentBytes
   const tar: Readable = await provider.getTar(ref, sessionIoDirectory(provider.paths(ref).home, at.name), { maxBytes })
+  const options = { known, limits, redactor: services.redactor }
   try {
-    return await collectIo(tar, { known, limits, redactor: services.redactor })
+    return await collectIo(tar, options)
+  } catch (error) {
+    if (!(error instanceof HangarError && error.code === 'limit_passed')) throw error
+    // One file too many, or too big, must not cost the texts: they are read by themselves.
+    const io = sessionIoDirectory(provider.paths(ref).home, at.name)
+    const read = (path: string, bytes: number) =>
+      provider.readFile(ref, `${io}/${path}`, { offset: 0, maxBytes: bytes })
+    const texts = await collectIo(await textsTar(read, limits), options)
+    const warning = `no artifacts were taken: ${messageOf(error)}; remove what is big under out/artifacts`
+    return { ...texts, warnings: [warning, ...texts.warnings] }
   } finally {
     tar.destroy()
   }
@@ -268,7 +287,11 @@ function optionsOf(turn: TurnRecord, collected: Collected, services: TurnService
 /** Why there is no result, where one was to be expected: not of a turn that was stopped, nor of one that asks first. */
 function resultError(turn: TurnRecord, outcome: TurnOutcome, { collected, result }: Gathered): string | null {
   const repair = turn.repair ?? null
-  if (turn.stopReason !== null || (outcome === 'needs_input' && collected.resultText === null)) return null
+  if (
+    turn.stopReason !== null ||
+    (outcome === 'needs_input' && collected.resultText === null && collected.resultRefused === null)
+  )
+    return null
   // Without a sandbox nothing was read: what the repair was for still stands.
   if (result.kind === 'none') return repair === null ? null : withFailure(repair.reason, repair.failure)
   return result.kind === 'invalid' ? withFailure(result.reason, repair?.failure ?? null) : null

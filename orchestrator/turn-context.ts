@@ -13,6 +13,7 @@ import type { ResultChecker } from '../exchange/result-schema.ts'
 import type { Repository } from '../gateway/git/repository.ts'
 import type { Grants } from '../gateway/grants.ts'
 import type { Index } from '../gateway/state/index.ts'
+import { passedSentence } from './budget.ts'
 import type { SessionEvents } from './session-events.ts'
 import type { SessionRecords } from './session-records.ts'
 import type { SetupCache } from './setup-cache.ts'
@@ -109,7 +110,8 @@ export function sandboxRef(session: SessionRecord): SandboxRef | null {
 export interface Deadline {
   readonly ms: number
   readonly reason: 'timed_out' | 'over_budget'
-  readonly detail: string
+  /** By the milliseconds that it ran. */
+  readonly detail: (ranMs: number) => string
 }
 
 export function deadlineOf(turn: TurnRecord): Deadline {
@@ -119,11 +121,15 @@ export function deadlineOf(turn: TurnRecord): Deadline {
     return {
       ms: maxMinutes * 60_000,
       reason: 'over_budget',
-      detail: `the budget's max_minutes of ${maxMinutes} was passed; go on with a larger budget in the next message`,
+      detail: (ranMs) => {
+        const reached = Math.max(maxMinutes, ranMs / 60_000)
+        return passedSentence({ limit: 'max_minutes', allowed: maxMinutes, reached })
+      },
     }
   return {
     ms: turn.timeoutMs,
     reason: 'timed_out',
-    detail: `the turn had not ended after ${minutes(turn.timeoutMs)} minute(s); go on with a longer timeout_minutes in the next message`,
+    detail: () =>
+      `the turn had not ended after ${minutes(turn.timeoutMs)} minute(s); go on with a longer timeout_minutes in the next message`,
   }
 }

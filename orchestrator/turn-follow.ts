@@ -35,7 +35,8 @@ export async function followTurn(at: TurnAt, services: TurnServices): Promise<vo
     await startAgent(at, { session, turn, run })
   }
   const endsAt = (turn.startedAt ?? services.clock.now()) + deadline.ms
-  const atDeadline = () => recordStop(at, { reason: deadline.reason, detail: deadline.detail }, services)
+  const atDeadline = () =>
+    recordStop(at, { reason: deadline.reason, detail: deadline.detail(ranMs(turn, services)) }, services)
   const { model } = at.environment
   const followed = await followRun(at, { ref, key, model, ...start, endsAt, atDeadline }, services)
   if (followed.end.conversationLost && !turn.handedOff) return handOff(at, followed.end, services)
@@ -74,7 +75,7 @@ async function recordRun(
           ...current,
           state: 'collecting',
           stopReason: current.stopReason ?? (timedOut ? deadline.reason : null),
-          stopDetail: current.stopDetail ?? (timedOut ? deadline.detail : null),
+          stopDetail: current.stopDetail ?? (timedOut ? deadline.detail(ranMs(current, services)) : null),
           exitCode: process.state === 'exited' ? process.exitCode : null,
           asked: question,
           error: failureOf(process, end, question),
@@ -84,6 +85,10 @@ async function recordRun(
     }
   })
   services.events.wake(at.name)
+}
+
+function ranMs(turn: TurnRecord, { clock }: TurnServices): number {
+  return clock.now() - (turn.startedAt ?? clock.now())
 }
 
 function failureOf(process: RunEnd, end: HarnessEnd, question: AskedQuestion | null): TurnRecord['error'] {

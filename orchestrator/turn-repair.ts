@@ -60,7 +60,12 @@ async function runRepair(at: TurnAt, { session, turn, repair }: Repairing, servi
   let late = false
   const atDeadline = async () => {
     late = true
-    if (limit.reason === 'over_budget') await recordStop(at, { reason: limit.reason, detail: limit.detail }, services)
+    if (limit.reason === 'over_budget')
+      await recordStop(
+        at,
+        { reason: limit.reason, detail: limit.detail(services.clock.now() - (turn.startedAt ?? repair.startedAt)) },
+        services,
+      )
   }
   const { model } = at.environment
   const followed = await followRun(at, { ref, key, model, ...start, endsAt: limit.endsAt, atDeadline }, services)
@@ -82,7 +87,8 @@ function whatFailed({ process, end }: FollowedEnd, late: boolean, minutes: numbe
 interface RepairLimit {
   readonly endsAt: number
   readonly reason: 'repair_timeout' | 'over_budget'
-  readonly detail: string
+  /** The sentence, by the milliseconds since the turn's start. */
+  readonly detail: (ranMs: number) => string
   /** Minutes that the repair has in all. */
   readonly minutes: number
 }

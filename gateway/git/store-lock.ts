@@ -69,7 +69,12 @@ async function describeProcess(pid: number): Promise<Holder> {
 async function startTime(pid: number): Promise<string> {
   const stat = await readFile(`/proc/${pid}/stat`, 'latin1').catch(() => null)
   // The second field is the program's name in brackets and may itself hold brackets and spaces.
-  if (stat !== null) return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? ''
+  if (stat !== null) {
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+    // Killed, but not yet asked for by its parent: in a container it may stay so for good.
+    if (fields[0] === 'Z' || fields[0] === 'X') throw errors.internal(`process ${pid} has ended`)
+    return fields[19] ?? ''
+  }
   // No /proc (macOS): only whether the pid lives can be told.
   process.kill(pid, 0)
   return ''

@@ -12,7 +12,18 @@ import type {
   RunExit,
 } from '../../domain/harness.ts'
 import { NO_USAGE, type RunEventBody, sumUsage, type Usage, usageSince } from '../../domain/run-event.ts'
-import { count, type Json, jsonObject, list, MAX_JSON_LINE_BYTES, object, shown, text } from './json.ts'
+import {
+  conversationId,
+  count,
+  type Json,
+  jsonObject,
+  list,
+  MAX_JSON_LINE_BYTES,
+  object,
+  reason,
+  shown,
+  text,
+} from './json.ts'
 import { createTally, type Tally } from './tally.ts'
 
 export interface AntigravityOptions {
@@ -64,6 +75,9 @@ interface Saved {
   readonly final: { readonly failure: string | null; readonly cumulative: Usage } | null
 }
 
+/** Characters of a message that comes in pieces: more than is shown of it. */
+const MAX_SPEAKING = 65_536
+
 const EDIT_TOOLS = ['write_to_file', 'replace_file_content', 'multi_replace_file_content']
 
 function createAntigravityParser({ before, conversation: start, saved }: ParserStart): HarnessParser {
@@ -95,7 +109,7 @@ function createAntigravityParser({ before, conversation: start, saved }: ParserS
     }
   }
   const response = (index: number, update: Json): RunEventBody[] => {
-    speaking = (speaking + text(update['text_delta'])).slice(0, 1_000_000)
+    speaking = (speaking + text(update['text_delta'])).slice(0, MAX_SPEAKING)
     if (update['state'] !== 'DONE') return []
     const said = speaking.trim()
     speaking = ''
@@ -141,7 +155,7 @@ function createAntigravityParser({ before, conversation: start, saved }: ParserS
     ]
   }
   const result = (ended: Json): RunEventBody[] => {
-    conversation = text(ended['conversation_id']) || conversation
+    conversation = conversationId(ended['conversation_id']) || conversation
     const failure = failureOf(ended)
     final = { failure, cumulative: usageOf(object(ended['usage'])) }
     return failure === null ? [] : [{ kind: 'error', scope: 'turn', fatal: true, message: failure }]
@@ -158,7 +172,7 @@ function createAntigravityParser({ before, conversation: start, saved }: ParserS
       }
       switch (event['event']) {
         case 'init':
-          conversation = text(event['conversation_id']) || conversation
+          conversation = conversationId(event['conversation_id']) || conversation
           return []
         case 'step_update':
           return step(object(event['step_update']))
@@ -191,7 +205,7 @@ function failureOf(ended: Json): string | null {
   if (denied.length > 0) return `Antigravity denied ${denied.length} action(s) of the agent`
   const status = text(ended['status'])
   if (status === 'SUCCESS' || status === 'OK') return null
-  return text(ended['error']) || `Antigravity ended its turn: ${status || 'without a status'}`
+  return reason(text(ended['error']) || `Antigravity ended its turn: ${status || 'without a status'}`)
 }
 
 function endFailure(final: Saved['final'], { exitCode, stopped }: RunExit, tally: Tally): string | null {

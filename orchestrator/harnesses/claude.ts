@@ -1,4 +1,5 @@
 /** Claude Code: `claude -p` with stream-json, its own conversations by id, cost as it reports it. Source: recorded streams of 2.1.332. */
+import { MAX_QUESTION_OPTIONS } from '../../domain/hangar-io.ts'
 import type {
   AskedQuestion,
   Harness,
@@ -17,7 +18,20 @@ import {
   type Usage,
   usageSince,
 } from '../../domain/run-event.ts'
-import { contentText, count, type Json, jsonObject, list, MAX_JSON_LINE_BYTES, object, shown, text } from './json.ts'
+import {
+  contentText,
+  conversationId,
+  count,
+  type Json,
+  jsonObject,
+  list,
+  MAX_JSON_LINE_BYTES,
+  object,
+  reason,
+  remembered,
+  shown,
+  text,
+} from './json.ts'
 import { createTally, type Tally } from './tally.ts'
 
 export interface ClaudeOptions {
@@ -115,7 +129,7 @@ function createClaudeParser({ conversation: start, before, saved }: ParserStart)
 
   /** The figures of a message's first sign are a lower bound. */
   const beginMessage = (parent: string, message: Json): RunEventBody[] => {
-    const id = text(message['id'])
+    const id = remembered(message['id'])
     if (counted.get(parent) === id) return []
     if (counted.size > MAX_OPEN_TOOLS) counted.clear()
     counted.set(parent, id)
@@ -136,7 +150,7 @@ function createClaudeParser({ conversation: start, before, saved }: ParserStart)
       case 'thinking':
         return messageOf('reasoning', text(block['thinking']))
       case 'tool_use':
-        return toolCall(text(block['id']), text(block['name']), object(block['input']))
+        return toolCall(remembered(block['id']), remembered(block['name']), object(block['input']))
       default:
         return []
     }
@@ -154,7 +168,7 @@ function createClaudeParser({ conversation: start, before, saved }: ParserStart)
       .filter((block) => block['type'] === 'tool_result')
       .flatMap((block) => toolResult(block, event['tool_use_result']))
   const toolResult = (block: Json, detail: unknown): RunEventBody[] => {
-    const id = text(block['tool_use_id'])
+    const id = remembered(block['tool_use_id'])
     const name = tools.get(id)
     tools.delete(id)
     const ok = block['is_error'] !== true
@@ -169,7 +183,7 @@ function createClaudeParser({ conversation: start, before, saved }: ParserStart)
     ]
   }
   const system = (event: Json): RunEventBody[] => {
-    if (event['subtype'] === 'init') conversation = text(event['session_id']) || conversation
+    if (event['subtype'] === 'init') conversation = conversationId(event['session_id']) || conversation
     if (event['subtype'] !== 'api_retry') return []
     const status = count(event['error_status'])
     const message = `the model's API refused (${status === 0 ? 'no status' : status} ${text(event['error'])}); attempt ${count(event['attempt'])} of ${count(event['max_retries'])} follows`
@@ -183,7 +197,7 @@ function createClaudeParser({ conversation: start, before, saved }: ParserStart)
     return [tally.request(counted.get(parent) ?? '', usageOf(object(inner['usage'])), {})]
   }
   const result = (event: Json): RunEventBody[] => {
-    conversation = text(event['session_id']) || conversation
+    conversation = conversationId(event['session_id']) || conversation
     const cumulative = usageOfModels(event['modelUsage'])
     const since = event['model_usage_since_last_result']
     const used = since === undefined ? usageSince(cumulative, before) : usageOfModels(since)
@@ -208,7 +222,7 @@ function createClaudeParser({ conversation: start, before, saved }: ParserStart)
         tally.unread()
         return []
       }
-      const parent = text(event['parent_tool_use_id'])
+      const parent = remembered(event['parent_tool_use_id'])
       const inParent = (events: RunEventBody[]) =>
         parent === '' ? events : events.map((body) => ({ ...body, parent }))
       switch (event['type']) {
@@ -265,7 +279,9 @@ function failureOf(event: Json): string | null {
     .map(text)
     .filter((error) => error !== '')
   const said = errors.length > 0 ? errors.join('; ') : text(event['result'])
-  return said === '' ? `Claude Code ended its turn: ${text(event['terminal_reason']) || text(event['subtype'])}` : said
+  return reason(
+    said === '' ? `Claude Code ended its turn: ${text(event['terminal_reason']) || text(event['subtype'])}` : said,
+  )
 }
 
 function messageOf(role: 'assistant' | 'reasoning', said: string): RunEventBody[] {
@@ -304,13 +320,14 @@ function questionOf(input: Json): AskedQuestion {
   const first = questions[0] ?? input
   const asked = questions.map((question) => text(question['question'])).filter((question) => question !== '')
   return {
-    text: asked.join('\n\n') || text(input['question']) || 'The agent asked a question without saying which.',
+    text: reason(asked.join('\n\n') || text(input['question']) || 'The agent asked a question without saying which.'),
     options:
       questions.length > 1
         ? []
         : list(first['options'])
-            .map((option) => (typeof option === 'string' ? option : text(object(option)['label'])))
-            .filter((option) => option !== ''),
+            .map((option) => remembered(typeof option === 'string' ? option : object(option)['label']))
+            .filter((option) => option !== '')
+            .slice(0, MAX_QUESTION_OPTIONS),
   }
 }
 

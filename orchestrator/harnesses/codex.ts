@@ -9,7 +9,18 @@ import type {
   RunExit,
 } from '../../domain/harness.ts'
 import { type FileChange, NO_USAGE, type RunEventBody, type Usage, usageSince } from '../../domain/run-event.ts'
-import { count, type Json, jsonObject, list, MAX_JSON_LINE_BYTES, object, shown, text } from './json.ts'
+import {
+  conversationId,
+  count,
+  type Json,
+  jsonObject,
+  list,
+  MAX_JSON_LINE_BYTES,
+  object,
+  reason,
+  shown,
+  text,
+} from './json.ts'
 import { createTally, type Tally } from './tally.ts'
 
 export interface CodexOptions {
@@ -144,7 +155,7 @@ function createCodexParser({ before, conversation, saved }: ParserStart): Harnes
   }
   const failed = (message: string): RunEventBody[] => {
     const first = failure === null
-    failure = message === '' ? 'Codex failed its turn without saying why' : message
+    failure = message === '' ? 'Codex failed its turn without saying why' : reason(message)
     return first ? [{ kind: 'error', scope: 'turn', fatal: true, message: failure }] : []
   }
 
@@ -160,7 +171,7 @@ function createCodexParser({ before, conversation, saved }: ParserStart): Harnes
       }
       switch (event['type']) {
         case 'thread.started':
-          thread = text(event['thread_id']) || thread
+          thread = conversationId(event['thread_id']) || thread
           return []
         case 'item.started':
           return itemStarted(object(event['item']))

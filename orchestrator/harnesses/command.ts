@@ -3,10 +3,11 @@ import { Type } from '@sinclair/typebox'
 import type { Harness, HarnessParser, ParserStart } from '../../domain/harness.ts'
 import { NO_USAGE, type RunEventBody, sumUsage, type Usage } from '../../domain/run-event.ts'
 import { parseShape } from '../../domain/schema.ts'
+import { count } from './json.ts'
 
 const id = Type.String({ maxLength: 200 })
 const text = Type.String()
-const count = Type.Integer({ minimum: 0 })
+const figure = Type.Integer({ minimum: 0 })
 
 /** The run events that a program may print itself, as they look on the wire. */
 const WireEvent = Type.Union([
@@ -45,10 +46,10 @@ const WireEvent = Type.Union([
   Type.Object({
     kind: Type.Literal('usage'),
     scope: Type.Optional(Type.Union([Type.Literal('request'), Type.Literal('turn')])),
-    input: Type.Optional(count),
-    output: Type.Optional(count),
-    cache_read: Type.Optional(count),
-    cache_write: Type.Optional(count),
+    input: Type.Optional(figure),
+    output: Type.Optional(figure),
+    cache_read: Type.Optional(figure),
+    cache_write: Type.Optional(figure),
     cost_usd: Type.Optional(Type.Union([Type.Null(), Type.Number({ minimum: 0 })])),
     model: Type.Optional(text),
   }),
@@ -133,11 +134,11 @@ function eventOf(line: string): RunEventBody | null {
       case 'usage': {
         const { input = 0, output = 0, cache_read = 0, cache_write = 0, cost_usd = null } = event
         const usage = {
-          inputTokens: input,
-          outputTokens: output,
-          cacheReadTokens: cache_read,
-          cacheWriteTokens: cache_write,
-          costUsd: cost_usd,
+          inputTokens: count(input),
+          outputTokens: count(output),
+          cacheReadTokens: count(cache_read),
+          cacheWriteTokens: count(cache_write),
+          costUsd: cost_usd === null ? null : count(cost_usd),
           costSource: cost_usd === null ? null : ('reported' as const),
         }
         const model = event.model === undefined ? {} : { model: event.model }

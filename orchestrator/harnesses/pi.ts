@@ -9,7 +9,20 @@ import type {
   RunExit,
 } from '../../domain/harness.ts'
 import { type FileChange, NO_USAGE, type RunEventBody, type Usage } from '../../domain/run-event.ts'
-import { contentText, count, type Json, jsonObject, list, MAX_JSON_LINE_BYTES, object, shown, text } from './json.ts'
+import {
+  contentText,
+  conversationId,
+  count,
+  type Json,
+  jsonObject,
+  list,
+  MAX_JSON_LINE_BYTES,
+  object,
+  reason,
+  remembered,
+  shown,
+  text,
+} from './json.ts'
 import { createTally, type Tally } from './tally.ts'
 
 export interface PiOptions {
@@ -91,26 +104,26 @@ function createPiParser({ conversation: start, saved }: ParserStart): HarnessPar
       return []
     })
     // Only the last try's end counts: an earlier one may have been retried.
-    const reason = text(message['stopReason'])
-    const ended = reason === 'error' || reason === 'aborted'
-    failure = ended ? plain(text(message['errorMessage'])) || `pi's model ended with ${reason}` : null
+    const stopped = text(message['stopReason'])
+    const ended = stopped === 'error' || stopped === 'aborted'
+    failure = ended ? reason(plain(text(message['errorMessage'])) || `pi's model ended with ${stopped}`) : null
     const usage = usageOf(object(message['usage']))
     if (usage.inputTokens + usage.outputTokens + usage.cacheReadTokens + usage.cacheWriteTokens === 0) return events
     const id = text(message['responseId']) || `message ${messages++}`
     return [...events, tally.request(id, usage, { model: text(message['model']) })]
   }
   const toolStart = (event: Json): RunEventBody[] => {
-    const id = text(event['toolCallId'])
+    const id = remembered(event['toolCallId'])
     const name = text(event['toolName'])
     const args = object(event['args'])
-    const path = text(args['path'])
+    const path = text(args['path']).slice(0, 1_000)
     if ((name === 'edit' || name === 'write') && path !== '' && edits.size < MAX_OPEN_EDITS)
       edits.set(id, { path, change: name === 'edit' ? 'update' : 'write' })
     const call: RunEventBody = { kind: 'tool_call', id, name, input: shown(args) }
     return name === 'bash' ? [call, { kind: 'command', id, phase: 'start', command: text(args['command']) }] : [call]
   }
   const toolEnd = (event: Json): RunEventBody[] => {
-    const id = text(event['toolCallId'])
+    const id = remembered(event['toolCallId'])
     const name = text(event['toolName'])
     const ok = event['isError'] !== true
     const result = object(event['result'])
@@ -139,7 +152,7 @@ function createPiParser({ conversation: start, saved }: ParserStart): HarnessPar
       }
       switch (event['type']) {
         case 'session':
-          conversation = text(event['id']) || conversation
+          conversation = conversationId(event['id']) || conversation
           return []
         case 'message_end': {
           const message = object(event['message'])

@@ -1,5 +1,6 @@
 /** What a parser counts on the way: the usage of each request, and lines that could not be read. */
 import { NO_USAGE, type RunEventBody, sumUsage, type Usage } from '../../domain/run-event.ts'
+import { remembered } from './json.ts'
 
 export interface Tally {
   /** Counts a request's figures; the same id again corrects what was counted for it. Gives the event that tells. */
@@ -33,7 +34,7 @@ export function createTally(saved: ReturnType<Tally['save']> | null): Tally {
   const used = () => sumUsage([done, ...open.values()])
   return {
     request: (id, usage, { model = '', provisional = false }) => {
-      open.set(id, usage)
+      open.set(remembered(id), usage)
       if (open.size > MAX_OPEN) {
         const [oldest, counted] = [...open][0] ?? ['', NO_USAGE]
         open.delete(oldest)

@@ -1,6 +1,6 @@
 /** JSON-RPC as far as the HTTP layer looks into it: which kind of message it is, and errors that come before any session. */
 import type { ServerResponse } from 'node:http'
-import type { RequestId } from '@modelcontextprotocol/sdk/types.js'
+import type { JSONRPCMessage, RequestId } from '@modelcontextprotocol/sdk/types.js'
 import { HangarError } from '../../domain/errors.ts'
 
 export const RPC = {
@@ -63,6 +63,24 @@ export function sendRpcError(
   }
   const body = JSON.stringify({ jsonrpc: '2.0', error: { code: error.code, message: error.message }, id: null })
   res.writeHead(status, { 'Content-Type': 'application/json', 'Cache-Control': 'no-store', ...headers }).end(body)
+}
+
+/** The SDK tells a request that its method does not take as an internal error, with a list of issues as JSON: that is invalid params, in a sentence. */
+export function withSentence(message: JSONRPCMessage): JSONRPCMessage {
+  if (!('error' in message) || message.error.code !== RPC.internal) return message
+  const issue = firstIssue(message.error.message)
+  return issue === null ? message : { ...message, error: { code: RPC.invalidParams, message: issue } }
+}
+
+function firstIssue(text: string): string | null {
+  if (!text.startsWith('[')) return null
+  try {
+    const [issue] = JSON.parse(text) as { path?: unknown; message?: unknown }[]
+    if (!Array.isArray(issue?.path) || typeof issue.message !== 'string') return null
+    return `the request at ${issue.path.join('.')}: ${issue.message}`.slice(0, 1_000)
+  } catch {
+    return null
+  }
 }
 
 /** A refusal of hangar's as an error of the protocol: what is written wrong is invalid params. */

@@ -1,5 +1,6 @@
 /** Which calls of a tool are one and the same request, made again after it was cut off. */
 import { createHash } from 'node:crypto'
+import { errors } from '../../domain/errors.ts'
 import type { TokenCaller } from '../../domain/grant.ts'
 import type { IdempotencyMark } from '../../domain/session.ts'
 import type { Operation, Reply } from '../operations/operation.ts'
@@ -16,13 +17,17 @@ export function sameRequestMark(
   return { key: hash(`${caller.id}\0mcp\0${name}\0${String(args[tool.idempotentBy])}\0${body}`), body }
 }
 
-function sorted(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(sorted)
+/** Deeper arguments are refused: each level costs stack. */
+const MAX_DEPTH = 500
+
+function sorted(value: unknown, depth = 0): unknown {
+  if (depth > MAX_DEPTH) throw errors.invalidRequest(`the arguments are nested deeper than ${MAX_DEPTH} levels`)
+  if (Array.isArray(value)) return value.map((inner) => sorted(inner, depth + 1))
   if (typeof value !== 'object' || value === null) return value
   return Object.fromEntries(
     Object.entries(value)
       .sort(([a], [b]) => (a < b ? -1 : 1))
-      .map(([key, inner]) => [key, sorted(inner)]),
+      .map(([key, inner]) => [key, sorted(inner, depth + 1)]),
   )
 }
 

@@ -22,7 +22,7 @@ import {
 import type { jsonSchemaValidator } from '@modelcontextprotocol/sdk/validation/types.js'
 import type { TokenCaller } from '../../domain/grant.ts'
 import type { McpCall, McpFeatures } from './features.ts'
-import { RPC, RpcError, readMessage, rpcErrorOf } from './rpc.ts'
+import { RPC, RpcError, readMessage, rpcErrorOf, withSentence } from './rpc.ts'
 import { drained, sendResponse, webRequest } from './web-response.ts'
 
 export interface McpSessionDeps {
@@ -75,6 +75,8 @@ export class McpSession {
       sessionIdGenerator: () => deps.id,
       keepAliveMs: deps.keepAliveMs,
     })
+    const send = this.#transport.send.bind(this.#transport)
+    this.#transport.send = (message, options) => send(withSentence(message), options)
     this.#install()
   }
 

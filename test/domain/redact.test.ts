@@ -13,6 +13,11 @@ const base64 = (text: string) => Buffer.from(text).toString('base64')
 const FORMS: readonly (readonly [string, string])[] = [
   ['plain', SECRET],
   ['JSON', JSON.stringify({ a: SECRET })],
+  ['JSON in JSON', JSON.stringify({ a: JSON.stringify({ a: SECRET }) })],
+  ['JSON with escaped slashes', JSON.stringify({ a: SECRET }).replaceAll('/', '\\/')],
+  ['that in JSON', JSON.stringify({ a: JSON.stringify({ a: SECRET }).replaceAll('/', '\\/') })],
+  ['a path of a URL', encodeURIComponent(SECRET).replaceAll('%2F', '/')],
+  ['a whole URL', encodeURI(SECRET)],
   ['URL', encodeURIComponent(SECRET)],
   ['URL in small letters', encodeURIComponent(SECRET).replace(/%../g, (code) => code.toLowerCase())],
   ['a form', new URLSearchParams({ a: SECRET }).toString()],

@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import { NO_USAGE } from '../../domain/run-event.ts'
+import { createCommandHarness } from '../../orchestrator/harnesses/command.ts'
 import { createLineReader, START_OF_LINES } from '../../orchestrator/harnesses/lines.ts'
 import { FIXTURES, HARNESSES, readStream, recordedStreams, written } from './harness-streams.ts'
 
@@ -71,6 +72,39 @@ t.test('lines that are broken, huge or hostile are counted, and the others are r
       Object.values(used).every((figure) => figure === null || typeof figure === 'string' || Number.isFinite(figure)),
     )
     t.equal(({} as Record<string, unknown>)['polluted'], undefined)
+  }
+})
+
+t.test('deep JSON, huge ids and endless figures: no throw, and little to save', async (t) => {
+  const deep = `${'{"a":'.repeat(100_000)}1${'}'.repeat(100_000)}`
+  const huge = 'x'.repeat(1_000_000)
+  const parsers: typeof HARNESSES = { ...HARNESSES, command: createCommandHarness({ argv: ['x'] }) }
+  const lines = [
+    `{"type":"assistant","message":{"id":"${huge}","usage":{"input_tokens":1e308},"content":[{"type":"tool_use","id":"${huge}","name":"${huge}","input":${deep}}]}}`,
+    `{"type":"assistant","message":{"id":"m","usage":{"input_tokens":1e308},"content":[{"type":"tool_use","id":"1","name":"AskUserQuestion","input":{"question":"${huge}","options":["${huge}"]}}]}}`,
+    `{"type":"system","subtype":"init","session_id":"${huge}"}`,
+    `{"type":"result","is_error":true,"result":"${huge}","session_id":"${huge}"}`,
+    `{"type":"item.started","item":{"id":"${huge}","type":"mcp_tool_call","server":"s","tool":"t","arguments":${deep}}}`,
+    `{"type":"thread.started","thread_id":"${huge}"}`,
+    `{"type":"turn.failed","error":{"message":"${huge}"}}`,
+    `{"type":"session","id":"--${huge}"}`,
+    `{"type":"tool_execution_start","toolCallId":"${huge}","toolName":"edit","args":{"path":"${huge}","x":${deep}}}`,
+    `{"type":"message_end","message":{"role":"assistant","stopReason":"error","errorMessage":"${huge}","responseId":"${huge}","usage":{"input":1e308}}}`,
+    `{"type":"message_end","message":{"role":"assistant","stopReason":"stop","responseId":"r","usage":{"input":1e308}}}`,
+    `{"event":"init","conversation_id":"${huge}"}`,
+    `{"event":"step_update","step_update":{"step_index":1,"step_type":"agent_response","text_delta":"${huge}"}}`,
+    `{"event":"step_update","step_update":{"step_index":2,"step_type":"tool","tool_info":{"name":"${huge}","parameters":${deep}}}}`,
+    `{"event":"result","result":{"status":"ERROR","error":"${huge}","conversation_id":"${huge}","usage":{"input_tokens":1e308}}}`,
+    ...['{"kind":"usage","input":1e308,"cost_usd":1e308}', '{"kind":"usage","input":1e308,"cost_usd":1e308}'],
+  ]
+  for (const [kind, { parser: create }] of Object.entries(parsers)) {
+    const parser = create({ conversation: { kind: 'new', id: 'x' }, before: NO_USAGE, saved: null })
+    for (const line of lines) parser.line('out', line, false)
+    const saved = JSON.stringify(parser.save()).length
+    t.ok(saved < 131_072, `${kind} saves ${saved} characters`)
+    t.ok((parser.conversation() ?? '').length < 256, `${kind}: no such id could be an argument`)
+    const { inputTokens, costUsd } = parser.used()
+    t.ok(Number.isFinite(inputTokens) && Number.isFinite(costUsd ?? 0), kind)
   }
 })
 

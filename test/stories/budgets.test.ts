@@ -87,10 +87,39 @@ t.test('budgets', async (t) => {
     })
   })
 
+  await t.test('limits and figures under a hundredth of a cent are told', async (t) => {
+    const turn = await begin(hangar, 'cheap', `${usage('"input":1,"cost_usd":0.00003')}; sleep 60`, {
+      budget: { max_cost_usd: 0.00001 },
+    })
+    t.match(turn, {
+      outcome: 'over_budget',
+      error: { message: /max_cost_usd of \$0\.000010 was passed: \$0\.000030 were used, \$0\.000020 over it/ },
+    })
+  })
+
+  await t.test('figures without end stay numbers', async (t) => {
+    const turn = await begin(
+      hangar,
+      'endless',
+      `${usage('"input":1e308,"cost_usd":1e308')}; `.repeat(3).replace(/; $/, ''),
+    )
+    t.match(turn, { outcome: 'exited', usage: { input_tokens: Number, cost_usd: Number } })
+  })
+
+  await t.test('a flood of figures is counted, and not kept line by line', async (t) => {
+    const turn = await begin(hangar, 'flood', `yes '{"kind":"usage","scope":"request","input":1}' | head -25000`)
+    t.match(turn, { outcome: 'exited', usage: { input_tokens: 25_000 } })
+    const { cursor } = (await hangar.api('GET', '/api/sessions/flood/wait?timeout_seconds=1')).body
+    t.ok(cursor < 20_100, `${cursor} events`)
+  })
+
   await t.test('minutes, and what a longer one says', async (t) => {
     t.match(await begin(hangar, 'minutes', 'sleep 60', { budget: { max_minutes: 0.03 } }), {
       outcome: 'over_budget',
-      error: { code: 'over_budget', message: /max_minutes of 0\.03 was passed/ },
+      error: {
+        code: 'over_budget',
+        message: /max_minutes of 0\.03 minutes was passed: 0\.\d+ minutes were used, \S+ minutes over it/,
+      },
     })
     t.match(await begin(hangar, 'slow', 'sleep 60', { timeout_minutes: 0.03 }), {
       outcome: 'timed_out',

@@ -216,6 +216,10 @@ t.test('with a server that runs', async (story) => {
       text: /does not know this checkout .*create_repo: true.*repo/,
     })
     t.match(await begin({ checkout: join(dir, 'nowhere') }), { failed: true, text: /not in a git checkout/ })
+    t.match(await begin({ checkout: join(dir, 'gone') }), {
+      failed: true,
+      text: /\/gone is not there; name the directory/,
+    })
     t.match(await begin({ checkout: 'relative' }), { failed: true, text: /absolute path/ })
     t.match(await begin({ from_local: 'yes' }), { failed: true, text: /from_local: give true or false/ })
     t.match(await begin({ from_local: false, checkout: '/x' }), { failed: true, text: /go with from_local: true/ })

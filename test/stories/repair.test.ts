@@ -115,6 +115,27 @@ t.test('the one repair', async (t) => {
     t.match(await conversation(hangar, 'text', 'prompts'), /not JSON/)
   })
 
+  await t.test('a result that is too large, or not UTF-8, is told as that', async (t) => {
+    await begin(
+      hangar,
+      'large',
+      `head -c 1100000 /dev/zero | tr '\\0' 1 >$HANGAR_IO/out/result.json`,
+      `printf '{"tests_added":1,"a":"\\377"}' >$HANGAR_IO/out/result.json`,
+    )
+    t.match(await ended(hangar, 'large'), {
+      outcome: 'exited',
+      result: null,
+      result_error: 'out/result.json is not UTF-8',
+    })
+    t.match(await conversation(hangar, 'large', 'prompts'), /has 1100000 bytes, more than the 1048576 that are taken/)
+  })
+
+  await t.test('where no schema was given nothing is repaired', async (t) => {
+    await begin(hangar, 'free', 'echo "tests: 3" >$HANGAR_IO/out/result.json', 'true', { output_schema: undefined })
+    t.match(await ended(hangar, 'free'), { outcome: 'exited', result_error: /not JSON/, repair_usage: null })
+    t.equal(await conversation(hangar, 'free', 'runs'), 'run\n')
+  })
+
   await t.test('a repair that crashes costs the result alone', async (t) => {
     await begin(hangar, 'crashing', 'echo work >b.txt', 'exit 9')
     t.match(await ended(hangar, 'crashing'), {
@@ -160,6 +181,20 @@ t.test('the one repair', async (t) => {
     await begin(hangar, 'asks-late', 'true', 'hangar-agent ask "How do I count them?"')
     t.match(await ended(hangar, 'asks-late'), { outcome: 'needs_input', question: 'How do I count them?' })
   })
+})
+
+t.test('a file that is too big for all caps costs no text', async (t) => {
+  const hangar = await startHangar(t, { agent: AGENT, settings: { HANGAR_EXCHANGE_MAX_ARTIFACTS_MB: '1' } })
+  await withRepo(hangar)
+  const first = `truncate -s 60M $HANGAR_IO/out/artifacts/core; hangar-agent result '{"tests_added":1}'; hangar-agent done "all is well"`
+  await begin(hangar, 'big', first, 'true')
+  t.match(await ended(hangar, 'big'), {
+    outcome: 'exited',
+    summary: 'all is well',
+    result: { tests_added: 1 },
+    warnings: [/^no artifacts were taken: .* bigger than \d+ bytes/],
+  })
+  t.equal(await conversation(hangar, 'big', 'runs'), 'run\n')
 })
 
 t.test('a restarted server takes the repair up again, once', async (t) => {

@@ -246,6 +246,19 @@ t.test('tools', async (t) => {
     },
   )
 
+  await t.test('arguments that are none, or nested without end, are refused in a sentence', async (t) => {
+    const call = async (args: string) => {
+      const body = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"new_session","arguments":${args}}}`
+      return (await client.post(body)).messages[0]
+    }
+    for (const args of ['null', '[]', '"x"'])
+      t.match(await call(args), { error: { code: -32602, message: /^the request at params\.arguments: / } })
+    const deep = `{"name":"deep","repo":"acme/app","message":"x","output_schema":${'{"a":'.repeat(50_000)}1${'}'.repeat(50_000)}}`
+    t.match(await call(deep), {
+      result: { isError: true, content: [{ text: /nested deeper than 500 levels\ncode: invalid_request/ }] },
+    })
+  })
+
   await t.test('a call that was cancelled can be made again', async (t) => {
     const message = {
       jsonrpc: '2.0',
