@@ -2,28 +2,10 @@
  * Antigravity: `agy --print` with stream-json, conversations resumed by id, never forked. It cannot be run without a Google sign-in: this
  * follows public captures of 1.1.8 to 1.2.14, and was never tried on the program itself.
  */
-import type {
-  Harness,
-  HarnessEnd,
-  HarnessInput,
-  HarnessParser,
-  HarnessRun,
-  ParserStart,
-  RunExit,
-} from '../../domain/harness.ts'
+import type { Harness, HarnessEnd, HarnessInput, HarnessParser, HarnessRun, ParserStart } from '../../domain/harness.ts'
 import { NO_USAGE, type RunEventBody, sumUsage, type Usage, usageSince } from '../../domain/run-event.ts'
-import {
-  conversationId,
-  count,
-  type Json,
-  jsonObject,
-  list,
-  MAX_JSON_LINE_BYTES,
-  object,
-  reason,
-  shown,
-  text,
-} from './json.ts'
+import { conversationId, count, type Json, list, MAX_JSON_LINE_BYTES, object, reason, shown, text } from './json.ts'
+import { failureOf, readJsonLines } from './json-lines.ts'
 import { createTally, type Tally } from './tally.ts'
 
 export interface AntigravityOptions {
@@ -65,6 +47,9 @@ function commandLine({ prompt, conversation }: HarnessInput, { model, args }: An
     stdin: new Uint8Array(),
   }
 }
+
+/** How its end is told. */
+const TOLD = { program: 'Antigravity', milestone: 'its result' }
 
 interface Saved {
   readonly tally: ReturnType<Tally['save']>
@@ -156,39 +141,34 @@ function createAntigravityParser({ before, conversation: start, saved }: ParserS
   }
   const result = (ended: Json): RunEventBody[] => {
     conversation = conversationId(ended['conversation_id']) || conversation
-    const failure = failureOf(ended)
+    const failure = toldFailure(ended)
     final = { failure, cumulative: usageOf(object(ended['usage'])) }
     return failure === null ? [] : [{ kind: 'error', scope: 'turn', fatal: true, message: failure }]
   }
 
   return {
-    line: (stream, line, cut) => {
-      if (line.trim() === '') return []
-      if (stream === 'err') return [tally.stderr(line)]
-      const event = cut ? null : jsonObject(line)
-      if (event === null) {
-        tally.unread()
-        return []
-      }
-      switch (event['event']) {
-        case 'init':
-          conversation = conversationId(event['conversation_id']) || conversation
-          return []
-        case 'step_update':
-          return step(object(event['step_update']))
-        case 'result':
-          return result(object(event['result']))
-        default:
-          return []
-      }
-    },
+    line: readJsonLines(tally, {
+      event: (event) => {
+        switch (event['event']) {
+          case 'init':
+            conversation = conversationId(event['conversation_id']) || conversation
+            return []
+          case 'step_update':
+            return step(object(event['step_update']))
+          case 'result':
+            return result(object(event['result']))
+          default:
+            return []
+        }
+      },
+    }),
     used,
     question: () => null,
     conversation: () => conversation,
     save: (): Saved => ({ tally: tally.save(), conversation, speaking, called, final }),
     end: (exit) => {
       const end: HarnessEnd = {
-        failure: endFailure(final, exit, tally),
+        failure: failureOf({ ...TOLD, reached: final !== null, failure: final?.failure ?? null }, exit, tally),
         // It mints another conversation when it does not know the one it is given.
         conversationLost: start.kind === 'resume' && !exit.stopped && conversation !== start.id,
         conversation,
@@ -200,20 +180,12 @@ function createAntigravityParser({ before, conversation: start, saved }: ParserS
 }
 
 /** Tools that were refused count as a failure whatever the status says. */
-function failureOf(ended: Json): string | null {
+function toldFailure(ended: Json): string | null {
   const denied = list(ended['denied_actions'])
   if (denied.length > 0) return `Antigravity denied ${denied.length} action(s) of the agent`
   const status = text(ended['status'])
   if (status === 'SUCCESS' || status === 'OK') return null
   return reason(text(ended['error']) || `Antigravity ended its turn: ${status || 'without a status'}`)
-}
-
-function endFailure(final: Saved['final'], { exitCode, stopped }: RunExit, tally: Tally): string | null {
-  if (stopped) return null
-  if (final === null)
-    return tally.ended(`Antigravity ended with exit status ${exitCode ?? 'unknown'} and without a result`)
-  if (final.failure !== null) return final.failure
-  return exitCode === 0 ? null : `Antigravity ended with exit status ${exitCode ?? 'unknown'} after its result`
 }
 
 function progressOf(message: string): RunEventBody[] {

@@ -8,7 +8,6 @@ import type {
   HarnessParser,
   HarnessRun,
   ParserStart,
-  RunExit,
 } from '../../domain/harness.ts'
 import {
   type FileChange,
@@ -23,7 +22,6 @@ import {
   conversationId,
   count,
   type Json,
-  jsonObject,
   list,
   MAX_JSON_LINE_BYTES,
   object,
@@ -32,6 +30,7 @@ import {
   shown,
   text,
 } from './json.ts'
+import { failureOf, messageEvent, readJsonLines } from './json-lines.ts'
 import { createTally, type Tally } from './tally.ts'
 
 export interface ClaudeOptions {
@@ -98,6 +97,9 @@ function conversationArguments(conversation: HarnessInput['conversation']): stri
   }
 }
 
+/** How its end is told. */
+const TOLD = { program: 'Claude Code', milestone: 'its result' }
+
 /** What is kept of a run, as JSON. */
 interface Saved {
   readonly tally: ReturnType<Tally['save']>
@@ -146,9 +148,9 @@ function createClaudeParser({ conversation: start, before, saved }: ParserStart)
   const assistantBlock = (block: Json): RunEventBody[] => {
     switch (block['type']) {
       case 'text':
-        return messageOf('assistant', text(block['text']))
+        return messageEvent('assistant', text(block['text']))
       case 'thinking':
-        return messageOf('reasoning', text(block['thinking']))
+        return messageEvent('reasoning', text(block['thinking']))
       case 'tool_use':
         return toolCall(remembered(block['id']), remembered(block['name']), object(block['input']))
       default:
@@ -201,7 +203,7 @@ function createClaudeParser({ conversation: start, before, saved }: ParserStart)
     const cumulative = usageOfModels(event['modelUsage'])
     const since = event['model_usage_since_last_result']
     const used = since === undefined ? usageSince(cumulative, before) : usageOfModels(since)
-    const failure = failureOf(event)
+    const failure = toldFailure(event)
     const lost =
       start.kind !== 'new' && list(event['errors']).some((error) => /No conversation found/.test(text(error)))
     final = { failure, lost, used, cumulative }
@@ -212,34 +214,29 @@ function createClaudeParser({ conversation: start, before, saved }: ParserStart)
   }
 
   return {
-    line: (stream, line, cut) => {
-      if (line.trim() === '') return []
-      if (stream === 'err') return [tally.stderr(line)]
+    line: readJsonLines(tally, {
       // Most lines of a long answer: one for each piece of text, which the whole message repeats.
-      if (line.startsWith('{"type":"stream_event","event":{"type":"content_block_')) return []
-      const event = cut ? null : jsonObject(line)
-      if (event === null) {
-        tally.unread()
-        return []
-      }
-      const parent = remembered(event['parent_tool_use_id'])
-      const inParent = (events: RunEventBody[]) =>
-        parent === '' ? events : events.map((body) => ({ ...body, parent }))
-      switch (event['type']) {
-        case 'assistant':
-          return inParent(assistant(parent, event))
-        case 'user':
-          return inParent(toolResults(event))
-        case 'system':
-          return system(event)
-        case 'stream_event':
-          return inParent(streamEvent(parent, event))
-        case 'result':
-          return result(event)
-        default:
-          return []
-      }
-    },
+      repeats: (line) => line.startsWith('{"type":"stream_event","event":{"type":"content_block_'),
+      event: (event) => {
+        const parent = remembered(event['parent_tool_use_id'])
+        const inParent = (events: RunEventBody[]) =>
+          parent === '' ? events : events.map((body) => ({ ...body, parent }))
+        switch (event['type']) {
+          case 'assistant':
+            return inParent(assistant(parent, event))
+          case 'user':
+            return inParent(toolResults(event))
+          case 'system':
+            return system(event)
+          case 'stream_event':
+            return inParent(streamEvent(parent, event))
+          case 'result':
+            return result(event)
+          default:
+            return []
+        }
+      },
+    }),
     used: () => final?.used ?? tally.used(),
     question: () => question,
     conversation: () => conversation,
@@ -254,7 +251,7 @@ function createClaudeParser({ conversation: start, before, saved }: ParserStart)
     end: (exit) => {
       const used = final?.used ?? tally.used()
       const end: HarnessEnd = {
-        failure: endFailure(final, exit, tally),
+        failure: failureOf({ ...TOLD, reached: final !== null, failure: final?.failure ?? null }, exit, tally),
         conversationLost: final?.lost ?? false,
         conversation,
         cumulative: final?.cumulative ?? used,
@@ -264,16 +261,8 @@ function createClaudeParser({ conversation: start, before, saved }: ParserStart)
   }
 }
 
-function endFailure(final: Saved['final'], { exitCode, stopped }: RunExit, tally: Tally): string | null {
-  if (stopped) return null
-  if (final === null)
-    return tally.ended(`Claude Code ended with exit status ${exitCode ?? 'unknown'} and without a result`)
-  if (final.failure !== null) return final.failure
-  return exitCode === 0 ? null : `Claude Code ended with exit status ${exitCode ?? 'unknown'} after its result`
-}
-
 /** `subtype` says "success" of an API error as well. */
-function failureOf(event: Json): string | null {
+function toldFailure(event: Json): string | null {
   if (event['is_error'] !== true && event['subtype'] === 'success') return null
   const errors = list(event['errors'])
     .map(text)
@@ -282,10 +271,6 @@ function failureOf(event: Json): string | null {
   return reason(
     said === '' ? `Claude Code ended its turn: ${text(event['terminal_reason']) || text(event['subtype'])}` : said,
   )
-}
-
-function messageOf(role: 'assistant' | 'reasoning', said: string): RunEventBody[] {
-  return said.trim() === '' ? [] : [{ kind: 'message', role, text: said }]
 }
 
 /** Of a failed command the text begins with its exit status. */

@@ -1,13 +1,5 @@
 /** Codex CLI: `codex exec --json`, threads resumed and forked by id, usage counted over the thread. Source: recorded streams of 0.171.0. */
-import type {
-  Harness,
-  HarnessEnd,
-  HarnessInput,
-  HarnessParser,
-  HarnessRun,
-  ParserStart,
-  RunExit,
-} from '../../domain/harness.ts'
+import type { Harness, HarnessEnd, HarnessInput, HarnessParser, HarnessRun, ParserStart } from '../../domain/harness.ts'
 import { type FileChange, NO_USAGE, type RunEventBody, type Usage, usageSince } from '../../domain/run-event.ts'
 import {
   conversationId,
@@ -21,6 +13,7 @@ import {
   shown,
   text,
 } from './json.ts'
+import { failureOf, messageEvent, readJsonLines } from './json-lines.ts'
 import { createTally, type Tally } from './tally.ts'
 
 export interface CodexOptions {
@@ -66,6 +59,9 @@ function commandLine({ prompt, conversation }: HarnessInput, { model, args }: Co
     stdin: Buffer.from(prompt),
   }
 }
+
+/** How its end is told. */
+const TOLD = { program: 'Codex', milestone: 'its turn was complete' }
 
 interface Saved {
   readonly tally: ReturnType<Tally['save']>
@@ -124,9 +120,9 @@ function createCodexParser({ before, conversation, saved }: ParserStart): Harnes
     const ok = item['status'] !== 'failed'
     switch (item['type']) {
       case 'agent_message':
-        return messageOf('assistant', text(item['text']))
+        return messageEvent('assistant', text(item['text']))
       case 'reasoning':
-        return messageOf('reasoning', text(item['text']))
+        return messageEvent('reasoning', text(item['text']))
       case 'command_execution': {
         const exitCode = typeof item['exit_code'] === 'number' ? item['exit_code'] : null
         return [
@@ -160,44 +156,39 @@ function createCodexParser({ before, conversation, saved }: ParserStart): Harnes
   }
 
   return {
-    line: (stream, line, cut) => {
-      if (line.trim() === '') return []
-      if (stream === 'err')
-        return [NO_ERROR.test(line) ? { kind: 'message', role: 'stderr', text: line } : tally.stderr(line)]
-      const event = cut ? null : jsonObject(line)
-      if (event === null) {
-        tally.unread()
-        return []
-      }
-      switch (event['type']) {
-        case 'thread.started':
-          thread = conversationId(event['thread_id']) || thread
-          return []
-        case 'item.started':
-          return itemStarted(object(event['item']))
-        case 'item.completed':
-          return itemCompleted(object(event['item']))
-        case 'error': {
-          const message = plain(text(event['message']))
-          return [
-            {
-              kind: 'error',
-              scope: 'api',
-              fatal: false,
-              message,
-              ...(RETRYING.test(message) ? { retrying: true } : {}),
-            },
-          ]
+    line: readJsonLines(tally, {
+      isNoise: (line) => NO_ERROR.test(line),
+      event: (event) => {
+        switch (event['type']) {
+          case 'thread.started':
+            thread = conversationId(event['thread_id']) || thread
+            return []
+          case 'item.started':
+            return itemStarted(object(event['item']))
+          case 'item.completed':
+            return itemCompleted(object(event['item']))
+          case 'error': {
+            const message = plain(text(event['message']))
+            return [
+              {
+                kind: 'error',
+                scope: 'api',
+                fatal: false,
+                message,
+                ...(RETRYING.test(message) ? { retrying: true } : {}),
+              },
+            ]
+          }
+          case 'turn.failed':
+            return failed(plain(text(object(event['error'])['message'])))
+          case 'turn.completed':
+            completed = usageOf(object(event['usage']))
+            return []
+          default:
+            return []
         }
-        case 'turn.failed':
-          return failed(plain(text(object(event['error'])['message'])))
-        case 'turn.completed':
-          completed = usageOf(object(event['usage']))
-          return []
-        default:
-          return []
-      }
-    },
+      },
+    }),
     side: (line) => {
       // Only these lines matter, and the others are long.
       if (!line.includes('"type":"token_usage_record"')) return []
@@ -214,7 +205,7 @@ function createCodexParser({ before, conversation, saved }: ParserStart): Harnes
     save: (): Saved => ({ tally: tally.save(), thread, failure, completed, recorded }),
     end: (exit) => {
       const end: HarnessEnd = {
-        failure: endFailure({ failure, done: completed !== null }, exit, tally),
+        failure: failureOf({ ...TOLD, reached: completed !== null, failure: failure }, exit, tally),
         // An unknown thread ends it with an empty output.
         conversationLost: conversation.kind !== 'new' && thread === null && !exit.stopped,
         conversation: thread,
@@ -223,21 +214,6 @@ function createCodexParser({ before, conversation, saved }: ParserStart): Harnes
       return { end, events: tally.end(used()) }
     },
   }
-}
-
-function endFailure(
-  { failure, done }: { failure: string | null; done: boolean },
-  { exitCode, stopped }: RunExit,
-  tally: Tally,
-): string | null {
-  if (stopped) return null
-  if (failure !== null) return failure
-  if (!done) return tally.ended(`Codex ended with exit status ${exitCode ?? 'unknown'} before its turn was complete`)
-  return exitCode === 0 ? null : `Codex ended with exit status ${exitCode ?? 'unknown'} after its turn was complete`
-}
-
-function messageOf(role: 'assistant' | 'reasoning', said: string): RunEventBody[] {
-  return said.trim() === '' ? [] : [{ kind: 'message', role, text: said }]
 }
 
 /** Commands come wrapped: `/bin/bash -lc '…'`. */

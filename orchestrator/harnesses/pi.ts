@@ -1,13 +1,5 @@
 /** pi: `pi --mode json`, one session file of our own naming, usage and cost told with each message. Source: recorded streams of 1.6.0. */
-import type {
-  Harness,
-  HarnessEnd,
-  HarnessInput,
-  HarnessParser,
-  HarnessRun,
-  ParserStart,
-  RunExit,
-} from '../../domain/harness.ts'
+import type { Harness, HarnessEnd, HarnessInput, HarnessParser, HarnessRun, ParserStart } from '../../domain/harness.ts'
 import { type FileChange, NO_USAGE, type RunEventBody, type Usage } from '../../domain/run-event.ts'
 import {
   contentText,
@@ -23,6 +15,7 @@ import {
   shown,
   text,
 } from './json.ts'
+import { failureOf, messageEvent, readJsonLines } from './json-lines.ts'
 import { createTally, type Tally } from './tally.ts'
 
 export interface PiOptions {
@@ -75,6 +68,9 @@ function conversationArguments(conversation: HarnessInput['conversation']): stri
   }
 }
 
+/** How its end is told. */
+const TOLD = { program: 'pi', milestone: 'it had settled' }
+
 interface Saved {
   readonly tally: ReturnType<Tally['save']>
   readonly conversation: string | null
@@ -99,8 +95,8 @@ function createPiParser({ conversation: start, saved }: ParserStart): HarnessPar
   const assistant = (message: Json): RunEventBody[] => {
     const events = list(message['content']).flatMap((value): RunEventBody[] => {
       const block = object(value)
-      if (block['type'] === 'text') return messageOf('assistant', text(block['text']))
-      if (block['type'] === 'thinking') return messageOf('reasoning', text(block['thinking']))
+      if (block['type'] === 'text') return messageEvent('assistant', text(block['text']))
+      if (block['type'] === 'thinking') return messageEvent('reasoning', text(block['thinking']))
       return []
     })
     // Only the last try's end counts: an earlier one may have been retried.
@@ -140,49 +136,51 @@ function createPiParser({ conversation: start, saved }: ParserStart): HarnessPar
   }
 
   return {
-    line: (stream, line, cut) => {
-      if (line.trim() === '') return []
-      if (stream === 'err') return [tally.stderr(line)]
+    line: readJsonLines(tally, {
       // Most of its bytes say again what other lines say: pieces of messages, and whole histories.
-      if (REPEATED.some((start) => line.startsWith(start))) return []
-      const event = cut ? null : jsonObject(line)
-      if (event === null) {
-        tally.unread()
-        return []
-      }
-      switch (event['type']) {
-        case 'session':
-          conversation = conversationId(event['id']) || conversation
-          return []
-        case 'message_end': {
-          const message = object(event['message'])
-          return message['role'] === 'assistant' ? assistant(message) : []
+      repeats: (line) => REPEATED.some((start) => line.startsWith(start)),
+      event: (event) => {
+        switch (event['type']) {
+          case 'session':
+            conversation = conversationId(event['id']) || conversation
+            return []
+          case 'message_end': {
+            const message = object(event['message'])
+            return message['role'] === 'assistant' ? assistant(message) : []
+          }
+          case 'tool_execution_start':
+            return toolStart(event)
+          case 'tool_execution_end':
+            return toolEnd(event)
+          case 'auto_retry_start': {
+            const message = `${plain(text(event['errorMessage']))}; attempt ${count(event['attempt'])} of ${count(event['maxAttempts'])} follows`
+            const status = Number(/^(\d{3}) /.exec(text(event['errorMessage']))?.[1] ?? 0)
+            return [
+              {
+                kind: 'error',
+                scope: 'api',
+                fatal: false,
+                retrying: true,
+                message,
+                ...(status === 0 ? {} : { status }),
+              },
+            ]
+          }
+          case 'agent_settled':
+            settled = true
+            return failure === null ? [] : [{ kind: 'error', scope: 'api', fatal: true, message: failure }]
+          default:
+            return []
         }
-        case 'tool_execution_start':
-          return toolStart(event)
-        case 'tool_execution_end':
-          return toolEnd(event)
-        case 'auto_retry_start': {
-          const message = `${plain(text(event['errorMessage']))}; attempt ${count(event['attempt'])} of ${count(event['maxAttempts'])} follows`
-          const status = Number(/^(\d{3}) /.exec(text(event['errorMessage']))?.[1] ?? 0)
-          return [
-            { kind: 'error', scope: 'api', fatal: false, retrying: true, message, ...(status === 0 ? {} : { status }) },
-          ]
-        }
-        case 'agent_settled':
-          settled = true
-          return failure === null ? [] : [{ kind: 'error', scope: 'api', fatal: true, message: failure }]
-        default:
-          return []
-      }
-    },
+      },
+    }),
     used: () => tally.used(),
     question: () => null,
     conversation: () => conversation,
     save: (): Saved => ({ tally: tally.save(), conversation, failure, settled, messages, edits: [...edits] }),
     end: (exit) => {
       const end: HarnessEnd = {
-        failure: endFailure({ failure, settled }, exit, tally),
+        failure: failureOf({ ...TOLD, reached: settled, failure: failure }, exit, tally),
         // It asks what to do about an unknown session, gets no answer, and ends with status 0.
         conversationLost: start.kind !== 'new' && conversation === null && !exit.stopped,
         conversation,
@@ -196,22 +194,6 @@ function createPiParser({ conversation: start, saved }: ParserStart): HarnessPar
 const REPEATED = ['message_update', 'message_start', 'tool_execution_update', 'turn_end', 'agent_end'].map(
   (type) => `{"type":"${type}"`,
 )
-
-/** Its exit status is 0 whatever its model's API said. */
-function endFailure(
-  { failure, settled }: { failure: string | null; settled: boolean },
-  { exitCode, stopped }: RunExit,
-  tally: Tally,
-): string | null {
-  if (stopped) return null
-  if (failure !== null) return failure
-  if (!settled) return tally.ended(`pi ended with exit status ${exitCode ?? 'unknown'} before it had settled`)
-  return exitCode === 0 ? null : `pi ended with exit status ${exitCode ?? 'unknown'} after it had settled`
-}
-
-function messageOf(role: 'assistant' | 'reasoning', said: string): RunEventBody[] {
-  return said.trim() === '' ? [] : [{ kind: 'message', role, text: said }]
-}
 
 /** `400 {"type":"error","error":{"message":…}}` */
 function plain(message: string): string {
