@@ -90,10 +90,16 @@ export async function readTurnProcess(files: TurnFiles, now: number): Promise<Tu
 
 async function readExit(files: TurnFiles): Promise<TurnProcess | null> {
   const text = await readFile(files.exit, 'utf8').catch(() => null)
-  if (text === null) return null
+  return text === null ? null : parseExit(text)
+}
+
+/** The exit record as its text; `lost` when it cannot be read. */
+export function parseExit(text: string): TurnProcess {
   try {
-    const record = JSON.parse(text) as { code: number; timed_out: boolean; ended_at: number }
-    return { state: 'exited', exitCode: record.code, timedOut: record.timed_out, endedAt: record.ended_at }
+    const record = JSON.parse(text) as { code: number; timed_out: boolean; ended_at: number; oom?: boolean }
+    const { code, timed_out: timedOut, ended_at: endedAt, oom } = record
+    if (!Number.isInteger(code)) throw new Error('no exit status')
+    return { state: 'exited', exitCode: code, timedOut, endedAt, ...(oom === true ? { oom } : {}) }
   } catch {
     return { state: 'lost', reason: 'the exit record of the run cannot be read; the disk may be full' }
   }

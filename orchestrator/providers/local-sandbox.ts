@@ -5,6 +5,7 @@ import { errors } from '../../domain/errors.ts'
 import type { SandboxSpec } from '../../domain/sandbox.ts'
 import { type HostFacts, type Isolation, insidePaths, type LocalSandbox, userReaches } from './local-isolation.ts'
 import { reapScript } from './local-processes.ts'
+import { authorization, gitConfig } from './sandbox-git.ts'
 
 /** First of 100,000 user ids that sandboxes get, one each; above all that systems and containers hand out by themselves. */
 const FIRST_UID = 500_000_001
@@ -124,30 +125,6 @@ async function layOut(sandbox: LocalSandbox, spec: SandboxSpec, helperFile: stri
   await put(join(run, 'authorization'), authorization(spec), 0o600)
   await put(join(run, 'gitconfig'), gitConfig(spec.gatewayUrl, insidePaths(sandbox).grantFile), 0o644)
   await writeFile(join(dir, 'reap'), reapScript(sandbox), { mode: 0o600 })
-}
-
-/** Git's system configuration inside: one credential helper, for the gateway's address only, which reads the grant when it is asked. */
-function gitConfig(gatewayUrl: string, grantFile: string): string {
-  const file = `'${grantFile.replaceAll("'", "'\\''")}'`
-  const helper = `!f() { test "$1" = get && printf 'username=x-hangar-grant\\npassword=%s\\n' "$(cat ${file})"; }; f`
-  return `[credential]
-	helper =
-[credential ${quote(gatewayUrl)}]
-	helper = ${quote(helper)}
-[http]
-	followRedirects = false
-`
-}
-
-/** The grant as a setting of git's, which hangar-agent includes for its own fetch and push: nobody's `git config --list` shows it. */
-function authorization({ gatewayUrl, grant }: SandboxSpec): string {
-  const basic = Buffer.from(`x-hangar-grant:${grant}`).toString('base64')
-  return `[http ${quote(`${gatewayUrl}/git/`)}]\n\textraHeader = ${quote(`Authorization: Basic ${basic}`)}\n`
-}
-
-/** A string as git's configuration quotes it. */
-function quote(text: string): string {
-  return `"${text.replaceAll('\\', '\\\\').replaceAll('"', '\\"')}"`
 }
 
 /** Removes the directory, whatever modes the agent has set in it. */

@@ -13,6 +13,8 @@ export interface ConformanceSubject {
   again(): Provider
   /** Whether processes inside are kept from the host's files and processes. */
   readonly isolated: boolean
+  /** What each spec of the suite has beyond the ordinary: an image, mounts. */
+  readonly spec?: Partial<SandboxSpec>
 }
 
 let made = 0
@@ -98,7 +100,7 @@ export async function conformance(t: Test, name: string, subject: ConformanceSub
   await t.test(name, async (t) => {
     const { provider } = subject
     const ref = (id: string) => ({ provider: provider.kind, id })
-    const spec = sandboxSpec()
+    const spec = sandboxSpec(subject.spec)
     const { id } = spec
     const paths = await provider.create(spec)
     const run = async (key: string, script: string, overrides: Partial<TurnStart> = {}) => {
@@ -307,7 +309,7 @@ export async function conformance(t: Test, name: string, subject: ConformanceSub
       'a second sandbox sees nothing of the first',
       { skip: !subject.isolated && 'no isolation here' },
       async (t) => {
-        const other = sandboxSpec({ grant: 'hgs_other' })
+        const other = sandboxSpec({ ...subject.spec, grant: 'hgs_other' })
         const there = await provider.create(other)
         await provider.exec(ref(other.id), ['sh', '-c', 'echo private > ~/private; chmod 644 ~/private'], execOptions)
         const host = spawn('sleep', ['300'], { env: { HOST_SECRET: 'x' } })
@@ -359,7 +361,7 @@ export async function conformance(t: Test, name: string, subject: ConformanceSub
     )
 
     await t.test('destroying ends all and removes all, also twice, whatever modes were set', async (t) => {
-      const other = sandboxSpec()
+      const other = sandboxSpec(subject.spec)
       await provider.create(other)
       const marker = `hangar-gone-${process.pid}-${made}`
       await provider.start(

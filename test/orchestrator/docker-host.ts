@@ -1,0 +1,205 @@
+/** A Docker engine of the test's own, away from any that the machine has, with an image made here; ended with all that it mounted. */
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { accessSync, mkdtempSync, readdirSync, readFileSync, rmdirSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { pack } from 'tar-stream'
+import { createEngine, type Engine } from '../../orchestrator/providers/docker-engine.ts'
+
+export interface DockerHost {
+  readonly socketPath: string
+  readonly engine: Engine
+  /** An image with nothing but links into /usr, which `mounts` bring from this host: sh, bash, git and all. */
+  readonly image: string
+  readonly mounts: readonly string[]
+  /** An image of busybox alone; null where this machine has none that stands alone. */
+  readonly bareImage: string | null
+  /** Restarts the engine's own process, as a crash or an upgrade does; containers go on. */
+  restart(): Promise<void>
+  close(): Promise<void>
+}
+
+const DOCKERD = '/usr/sbin/dockerd'
+
+/** A word why no engine can be started here, or null. */
+export function whyNoDocker(): string | null {
+  if (process.getuid?.() !== 0) return 'only root can start a Docker engine'
+  const found = [DOCKERD, '/usr/bin/dockerd'].some((file) => isFile(file))
+  return found ? null : 'dockerd is not installed (apt-get install docker.io containerd iptables)'
+}
+
+/** Starts it; the string says why it could not. */
+export async function startDocker(): Promise<DockerHost | string> {
+  const none = whyNoDocker()
+  if (none !== null) return none
+  const dir = mkdtempSync(join(tmpdir(), 'hangar-docker-'))
+  const socketPath = join(dir, 'docker.sock')
+  const parent = `hangar-test-${process.pid}`
+  const settings = {
+    'data-root': join(dir, 'data'),
+    'exec-root': join(dir, 'exec'),
+    pidfile: join(dir, 'pid'),
+    hosts: [`unix://${socketPath}`],
+    iptables: false,
+    ip6tables: false,
+    bridge: 'none',
+    'ip-forward': false,
+    'live-restore': true,
+    'exec-opts': ['native.cgroupdriver=cgroupfs'],
+    'cgroup-parent': `/${parent}`,
+  }
+  writeFileSync(join(dir, 'daemon.json'), JSON.stringify(settings))
+  const engine = createEngine({ socketPath })
+  let daemon: ChildProcess | null = null
+  const start = async (): Promise<boolean> => {
+    daemon = spawn(isFile(DOCKERD) ? DOCKERD : 'dockerd', ['--config-file', join(dir, 'daemon.json')], {
+      stdio: ['ignore', 'ignore', 'pipe'],
+    })
+    daemon.stderr?.on('data', (chunk: Buffer) => writeFileSync(join(dir, 'log'), chunk, { flag: 'a' }))
+    const started = daemon
+    for (let tries = 0; tries < 300 && started.exitCode === null && started.signalCode === null; tries++) {
+      const answers = await engine.ask('GET', '/_ping').then(
+        ({ status }) => status === 200,
+        () => false,
+      )
+      if (answers) return true
+      await sleep(100)
+    }
+    return false
+  }
+  const stop = async (signal: NodeJS.Signals) => {
+    const stopped = daemon
+    if (stopped === null || stopped.exitCode !== null || stopped.signalCode !== null) return
+    const gone = new Promise<void>((resolve) => stopped.once('exit', () => resolve()))
+    stopped.kill(signal)
+    const timer = setTimeout(() => stopped.kill('SIGKILL'), 20_000)
+    await gone
+    clearTimeout(timer)
+  }
+  const close = async () => {
+    await removeAll(engine)
+    await stop('SIGTERM')
+    endChildren(join(dir, 'exec'))
+    unmountUnder(dir)
+    rmSync(dir, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 })
+    removeCgroups(parent)
+  }
+  try {
+    if (!(await start())) throw new Error('it did not answer')
+    const bareImage = await importBusybox(engine)
+    return {
+      socketPath,
+      engine,
+      image: await importLinks(engine),
+      mounts: ['/usr', '/etc/alternatives', '/etc/ld.so.cache'],
+      bareImage,
+      restart: async () => {
+        await stop('SIGKILL')
+        if (!(await start())) throw new Error('the engine did not come back')
+      },
+      close,
+    }
+  } catch (error) {
+    const log = readLog(dir)
+    await close()
+    return `the Docker engine cannot be started here: ${String(error)} ${log}`
+  }
+}
+
+function isFile(path: string): boolean {
+  try {
+    accessSync(path)
+    return true
+  } catch {
+    return false
+  }
+}
+
+function readLog(dir: string): string {
+  try {
+    return readFileSync(join(dir, 'log'), 'utf8').trim().split('\n').slice(-3).join(' ')
+  } catch {
+    return ''
+  }
+}
+
+async function importImage(engine: Engine, tar: ReturnType<typeof pack>, repo: string): Promise<string> {
+  tar.finalize()
+  const chunks: Buffer[] = []
+  for await (const chunk of tar as AsyncIterable<Buffer>) chunks.push(chunk)
+  const query = { fromSrc: '-', repo, tag: '1' }
+  const made = await engine.ask('POST', '/images/create', { query, tar: Buffer.concat(chunks) })
+  if (made.status !== 200) throw new Error(JSON.stringify(made.body))
+  return `${repo}:1`
+}
+
+async function importLinks(engine: Engine): Promise<string> {
+  const tar = pack()
+  // The engine binds its init to /sbin/docker-init: as a link into /usr that place would be covered.
+  for (const name of ['etc', 'usr', 'tmp', 'proc', 'sys', 'dev', 'run', 'sbin', 'etc/alternatives'])
+    tar.entry({ name: `${name}/`, type: 'directory', mode: name === 'tmp' ? 0o1777 : 0o755 })
+  for (const name of ['bin', 'lib', 'lib64', 'lib32']) tar.entry({ name, type: 'symlink', linkname: `usr/${name}` })
+  tar.entry({ name: 'etc/passwd' }, 'root:x:0:0:root:/:/bin/false\nagent:x:1000:1000:agent:/hangar/home:/bin/sh\n')
+  tar.entry({ name: 'etc/group' }, 'root:x:0:\nagent:x:1000:\n')
+  tar.entry({ name: 'etc/ld.so.cache' }, '')
+  return importImage(engine, tar, 'hangar-test')
+}
+
+async function importBusybox(engine: Engine): Promise<string | null> {
+  const busybox = ['/bin/busybox', '/usr/bin/busybox'].find(isFile)
+  if (busybox === undefined || !spawnSync('ldd', [busybox]).stderr.toString().includes('not a dynamic')) return null
+  const tar = pack()
+  for (const name of ['bin', 'sbin', 'etc', 'tmp', 'proc', 'sys', 'dev', 'run'])
+    tar.entry({ name: `${name}/`, type: 'directory', mode: 0o755 })
+  tar.entry({ name: 'bin/busybox', mode: 0o755 }, readFileSync(busybox))
+  for (const applet of spawnSync(busybox, ['--list']).stdout.toString().trim().split('\n'))
+    if (applet !== 'busybox') tar.entry({ name: `bin/${applet}`, type: 'symlink', linkname: 'busybox' })
+  return importImage(engine, tar, 'hangar-bare')
+}
+
+/** Containers live outside of this process's group: nothing else ends them. */
+async function removeAll(engine: Engine): Promise<void> {
+  try {
+    const { body } = await engine.ask('GET', '/containers/json', { query: { all: 'true' } })
+    for (const { Id } of body as { Id: string }[]) {
+      await engine.ask('POST', `/containers/${Id}/unpause`)
+      await engine.ask('DELETE', `/containers/${Id}`, { query: { force: 'true', v: 'true' } })
+    }
+  } catch {
+    // It never answered.
+  }
+}
+
+/** What the engine started and left: its containerd and shims, by the directory that they were given. */
+function endChildren(execRoot: string): void {
+  for (const name of readdirSync('/proc')) {
+    if (!/^\d+$/.test(name)) continue
+    try {
+      if (readFileSync(`/proc/${name}/cmdline`, 'latin1').includes(execRoot)) process.kill(Number(name), 'SIGKILL')
+    } catch {
+      // Gone already.
+    }
+  }
+}
+
+/** The data root is left mounted on itself, and each container's disk below it. */
+function unmountUnder(dir: string): void {
+  const mounts = readFileSync('/proc/self/mounts', 'utf8').split('\n')
+  const under = mounts.map((line) => line.split(' ')[1] ?? '').filter((path) => path.startsWith(`${dir}/`))
+  for (const path of under.reverse()) spawnSync('umount', ['-l', path])
+}
+
+function removeCgroups(parent: string): void {
+  const remove = (path: string) => {
+    try {
+      for (const entry of readdirSync(path, { withFileTypes: true }))
+        if (entry.isDirectory()) remove(join(path, entry.name))
+      rmdirSync(path)
+    } catch {
+      // Not there, or not empty: a cgroup without processes costs nothing.
+    }
+  }
+  const roots = ['/sys/fs/cgroup', ...readdirSync('/sys/fs/cgroup').map((name) => join('/sys/fs/cgroup', name))]
+  for (const root of roots) remove(join(root, parent))
+}
