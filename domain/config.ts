@@ -325,6 +325,8 @@ export interface Config {
   /** How long a closed session is kept; null: for ever. */
   readonly closedSessionsMs: number | null
   readonly environments: ReadonlyMap<string, Environment>
+  /** The unix socket of the Docker engine, by `DOCKER_HOST`. */
+  readonly dockerSocket: string
   /** null: the built-in table. */
   readonly prices: PriceTable | null
 }
@@ -381,6 +383,7 @@ export function readConfig(sources: ConfigSources): Config {
     },
     closedSessionsMs: daysOf(values.get('retention.closed_sessions_days') as number | null),
     environments: environmentsOf(file.environments ?? {}, { budget, env: sources.env }),
+    dockerSocket: dockerSocket(sources.env),
     prices: pricesFile === null ? null : readPrices(pricesFile),
   }
 }
@@ -423,6 +426,15 @@ function environmentsOf(
       },
     ]),
   )
+}
+
+/** Only a socket of this host: the server binds files of its own into containers, and the API over TCP is root for whoever reaches it. */
+function dockerSocket(env: ConfigSources['env']): string {
+  const host = env['DOCKER_HOST'] ?? ''
+  if (host === '') return '/var/run/docker.sock'
+  if (host.startsWith('unix://')) return host.slice('unix://'.length)
+  // Of no concern to a server without docker environments; one that uses it finds nothing there, and says so.
+  return host
 }
 
 /** What a provider cannot keep is refused here: a limit that is set and not kept protects nobody. */

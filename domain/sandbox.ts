@@ -121,7 +121,7 @@ export interface Provider {
   describe(): Promise<{ readonly level: 'ok' | 'warning'; readonly text: string }>
   create(spec: SandboxSpec): Promise<SandboxPaths>
   paths(ref: SandboxRef): SandboxPaths
-  /** `paused`: resume it first; of what runs in it only `read` is answered meanwhile. */
+  /** `paused`: resume it first; only `read` and `readFile` are answered meanwhile. */
   inspect(ref: SandboxRef): Promise<{ readonly state: 'up' | 'paused' | 'gone'; readonly reason: string | null }>
   list(): Promise<readonly SandboxRef[]>
   /** Returns when the run is claimed; a second call with the same key changes nothing. */

@@ -2,7 +2,7 @@
 import { messageOf } from '../domain/errors.ts'
 import type { SessionName } from '../domain/names.ts'
 import type { Log } from '../domain/ports.ts'
-import type { Provider } from '../domain/sandbox.ts'
+import type { Provider, SandboxRef } from '../domain/sandbox.ts'
 import type { Repositories } from '../gateway/git/repositories.ts'
 import type { Grants } from '../gateway/grants.ts'
 import type { Index, SessionEntry } from '../gateway/state/index.ts'
@@ -80,8 +80,16 @@ async function mendClaims(sessions: readonly SessionEntry[], deps: RecoveryDeps)
 async function destroyOrphans(sessions: readonly SessionEntry[], deps: RecoveryDeps): Promise<void> {
   const known = new Set(sessions.map((entry) => entry.session.sandbox?.id))
   for (const provider of deps.providers)
-    for (const ref of await provider.list())
+    for (const ref of await listed(provider, deps))
       if (!known.has(ref.id)) await provider.destroy(ref).catch((error: unknown) => warn(deps, ref.id, error))
+}
+
+/** A provider whose engine is down keeps the server from nothing: its orphans wait for the next start. */
+async function listed(provider: Provider, deps: RecoveryDeps): Promise<readonly SandboxRef[]> {
+  return provider.list().catch((error: unknown) => {
+    warn(deps, provider.kind, error)
+    return []
+  })
 }
 
 function warn(deps: RecoveryDeps, what: string, error: unknown): void {

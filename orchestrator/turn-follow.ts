@@ -61,7 +61,10 @@ async function recordRun(
   const shown = await services.events.place(at.name, at.number, {
     kind: 'state',
     state: 'collecting',
-    text: process.state === 'exited' ? `the agent ended with exit status ${process.exitCode}` : `the agent was lost`,
+    text:
+      process.state === 'exited'
+        ? `the agent ended with exit status ${process.exitCode}${process.oom === true ? ', out of memory' : ''}`
+        : `the agent was lost`,
   })
   await services.records.move(at.name, async ({ session, turn }) => {
     const current = await turn(at.number)
@@ -78,6 +81,7 @@ async function recordRun(
           stopDetail: current.stopDetail ?? (timedOut ? deadline.detail(ranMs(current, services)) : null),
           exitCode: process.state === 'exited' ? process.exitCode : null,
           asked: question,
+          warnings: ranOut(process) ? [...current.warnings, OUT_OF_MEMORY] : current.warnings,
           error: failureOf(process, end, question),
         },
       ],
@@ -94,7 +98,16 @@ function ranMs(turn: TurnRecord, { clock }: TurnServices): number {
 function failureOf(process: RunEnd, end: HarnessEnd, question: AskedQuestion | null): TurnRecord['error'] {
   if (process.state === 'lost')
     return { code: 'sandbox_lost', message: `the agent's process vanished: ${process.reason}` }
-  return end.failure === null || question !== null ? null : { code: 'agent_failed', message: end.failure }
+  if (end.failure === null || question !== null) return null
+  return { code: 'agent_failed', message: ranOut(process) ? `${end.failure}; ${OUT_OF_MEMORY}` : end.failure }
+}
+
+/** A note, never an outcome: the process that was ended may have been one of many, and the exit status 0. */
+const OUT_OF_MEMORY =
+  "the sandbox ran out of memory and the kernel ended a process in it; give it more by the environment's limits.memory_mb"
+
+function ranOut(process: RunEnd): boolean {
+  return process.state === 'exited' && process.oom === true
 }
 
 /** The turn stays running: its next run begins a new conversation. */

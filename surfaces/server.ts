@@ -1,5 +1,5 @@
 /** The composition root: opens the store, wires the floors together, listens, and closes it all in order. */
-import { randomBytes } from 'node:crypto'
+import { createHash, randomBytes } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
 import { mkdir, readFile } from 'node:fs/promises'
 import { createServer, type Server } from 'node:http'
@@ -21,7 +21,7 @@ import { createGrants } from '../gateway/grants.ts'
 import { createSmartHttp, type SmartHttp } from '../gateway/http/smart-http.ts'
 import { createLedger } from '../gateway/ledger.ts'
 import { createEventLog, reconcilePushes } from '../gateway/state/event-log.ts'
-import { openIndex } from '../gateway/state/index.ts'
+import { type Index, openIndex } from '../gateway/state/index.ts'
 import { reindex } from '../gateway/state/reindex.ts'
 import { createSealer } from '../gateway/state/seal.ts'
 import { createSigner } from '../gateway/state/sign.ts'
@@ -30,6 +30,7 @@ import { showable } from '../orchestrator/event-text.ts'
 import { createHousekeeping } from '../orchestrator/housekeeping.ts'
 import { createNameClaims } from '../orchestrator/name-claims.ts'
 import { BUILT_IN_PRICES } from '../orchestrator/prices.ts'
+import { openDockerProvider } from '../orchestrator/providers/docker.ts'
 import { createLocalProvider } from '../orchestrator/providers/local.ts'
 import { recover, restoreGrants } from '../orchestrator/recovery.ts'
 import { createSessionControl } from '../orchestrator/session-control.ts'
@@ -155,6 +156,16 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       log,
     })
     const providers = new Map<ProviderKind, Provider>([['local', local]])
+    if (await usesDocker(config, index))
+      providers.set(
+        'docker',
+        await openDockerProvider({
+          socketPath: config.dockerSocket,
+          helperFile: HELPER,
+          instance: instanceOf(signer.publicKeyArmored),
+          log,
+        }),
+      )
     const environments = createEnvironments({ config, providers, url })
     const records = createSessionRecords({ repositories, ledger, index, clock })
     const events = createSessionEvents({ index, clock })
@@ -310,6 +321,17 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     await closeAll(undo, log)
     throw error
   }
+}
+
+/** Whether an environment names it, or a session's sandbox is still of it. */
+async function usesDocker(config: Config, index: Index): Promise<boolean> {
+  if ([...config.environments.values()].some(({ provider }) => provider === 'docker')) return true
+  return (await index.sessions.range()).some(([, { session }]) => session.sandbox?.provider === 'docker')
+}
+
+/** What tells this store's sandboxes from those of others on the same engine: it goes where the store's keys go. */
+function instanceOf(publicKey: string): string {
+  return createHash('sha256').update(publicKey).digest('hex').slice(0, 16)
 }
 
 /** The provider that made a sandbox, as its session's record names it. */

@@ -25,6 +25,7 @@ export function addDoctorCommand(program: Command): void {
         nodeFinding(),
         gitFinding(),
         ...(await isolationFindings()),
+        ...(await dockerFindings()),
         ...(await agentFindings()),
         await serverFinding(context),
       ]
@@ -87,6 +88,26 @@ async function isolationFindings(): Promise<Finding[]> {
   return [{ level, what: 'isolation', text }]
 }
 
+/** Whether the Docker engine answers, and what it isolates, where an environment uses it. */
+async function dockerFindings(): Promise<Finding[]> {
+  const [{ openDockerProvider }, { readConfig }] = await Promise.all([
+    import('../../orchestrator/providers/docker.ts'),
+    import('../../domain/config.ts'),
+  ])
+  try {
+    const config = readConfig({ env: process.env })
+    const environments = [...config.environments.values()].filter(({ provider }) => provider === 'docker')
+    if (environments.length === 0) return []
+    const log = { info: () => {}, warn: () => {}, error: () => {} }
+    const deps = { socketPath: config.dockerSocket, helperFile: '', instance: '', log }
+    const { level, text } = await (await openDockerProvider(deps)).describe()
+    return [{ level, what: 'docker', text }]
+  } catch {
+    // Wrong settings are told once, with the agents.
+    return []
+  }
+}
+
 async function agentFindings(): Promise<Finding[]> {
   const { readConfig } = await import('../../domain/config.ts')
   try {
@@ -111,6 +132,8 @@ async function agentFinding(environment: Environment, dataDir: string): Promise<
       what,
       text: `no agent program is set; put {"environments":{"${name}":{"harness_options":{"argv":["…"]}}}} into ${dataDir}/hangar.config.json`,
     }
+  if (environment.provider !== 'local')
+    return { level: 'ok', what, text: `${program}, looked for in the image ${environment.image} when a turn starts` }
   const file = findProgram(environment)
   if (file === null)
     return {

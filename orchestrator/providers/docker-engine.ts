@@ -1,6 +1,7 @@
 /** A small client of the Docker Engine API over its unix socket: requests, uploads, and the raw connection of an exec. */
 import { type IncomingMessage, type RequestOptions, request } from 'node:http'
 import type { Socket } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { errors, HangarError } from '../../domain/errors.ts'
 
 /** The version whose words are spoken where the engine knows it; an engine that has left it behind is met at its oldest. */
@@ -8,10 +9,17 @@ const SPOKEN = '1.41'
 const REQUEST_MS = 60_000
 const MAX_ANSWER_BYTES = 16 * 1_048_576
 
+/** An engine that restarts is waited for: it was not asked yet, so asking again does nothing twice. */
+const PATIENCE_MS = 10_000
+
 /** The engine gave no answer: it is down, or may not be asked. Nothing is known of its containers then. */
 export class EngineUnreachable extends HangarError {
+  /** Whether nothing listened, so that nothing can have been done. */
+  readonly unasked: boolean
+
   constructor(message: string, cause: unknown) {
     super('sandbox_failed', message, {}, cause)
+    this.unasked = ['ECONNREFUSED', 'ENOENT'].includes((cause as NodeJS.ErrnoException).code ?? '')
   }
 }
 
@@ -29,6 +37,8 @@ export interface EngineRequest {
   /** A tar, sent as it is. */
   readonly tar?: Uint8Array
   readonly timeoutMs?: number
+  /** Ask once, where an engine that is down is an answer too. */
+  readonly once?: boolean
 }
 
 export interface Engine {
@@ -53,8 +63,11 @@ export function createEngine({ socketPath }: { readonly socketPath: string }): E
   }
   const send = async (method: string, path: string, options: EngineRequest = {}) => {
     const query = new URLSearchParams(options.query).toString()
-    const at = `/v${await negotiated()}${path}${query === '' ? '' : `?${query}`}`
-    return ask(socketPath, method, at, options)
+    const work = async () => {
+      const at = `/v${await negotiated()}${path}${query === '' ? '' : `?${query}`}`
+      return ask(socketPath, method, at, options)
+    }
+    return options.once === true ? work() : patiently(work)
   }
   return {
     socketPath,
@@ -63,7 +76,19 @@ export function createEngine({ socketPath }: { readonly socketPath: string }): E
       const { status, stat } = await send('HEAD', `/containers/${container}/archive`, { query: { path } })
       return status === 200 ? regularSize(stat) : null
     },
-    attach: async (path, json) => attach(socketPath, `/v${await negotiated()}${path}`, json),
+    attach: (path, json) => patiently(async () => attach(socketPath, `/v${await negotiated()}${path}`, json)),
+  }
+}
+
+async function patiently<T>(work: () => Promise<T>): Promise<T> {
+  const until = performance.now() + PATIENCE_MS
+  for (;;) {
+    try {
+      return await work()
+    } catch (error) {
+      if (!(error instanceof EngineUnreachable) || !error.unasked || performance.now() > until) throw error
+      await sleep(200)
+    }
   }
 }
 

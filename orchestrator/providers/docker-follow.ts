@@ -20,6 +20,8 @@ export interface Follower {
   news(ms: number, signal: AbortSignal | undefined): Promise<void>
   /** Whether nothing more will come: it ended, was told to begin again, or broke. */
   over(): boolean
+  /** Whether it has told anything yet, were it only that there is nothing. */
+  looked(): boolean
   /** What broke it, or null. */
   fault(): unknown
   /** Resolves when the command inside has ended as well. */
@@ -45,6 +47,7 @@ class RunFollower implements Follower {
   #held = 0
   #end: TurnProcess | null = null
   #over = false
+  #looked = false
   #fault: unknown = null
   #wake = () => {}
   #room = () => {}
@@ -81,6 +84,7 @@ class RunFollower implements Follower {
             rest = rest.subarray(bytes.length)
             this.#waiting[part].push(Buffer.from(bytes))
             this.#held += bytes.length
+            this.#looked = true
             this.#wake()
             continue
           }
@@ -94,6 +98,9 @@ class RunFollower implements Follower {
           if (word === 'out' || word === 'err') {
             part = word
             left = Number(more[0])
+          } else if (word === 'quiet') {
+            this.#looked = true
+            this.#wake()
           } else this.#end = endOf(word, more.join(' '))
         }
         while (this.#held > READ_AHEAD_BYTES && !this.#socket.destroyed)
@@ -139,6 +146,10 @@ class RunFollower implements Follower {
 
   over() {
     return this.#over
+  }
+
+  looked() {
+    return this.#looked
   }
 
   fault() {

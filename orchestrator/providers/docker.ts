@@ -35,13 +35,14 @@ export interface DockerProviderDeps {
 /** A reader bears an engine that is away for so long: with live-restore its containers run on meanwhile. */
 const ENGINE_AWAY_MS = 120_000
 const START_MS = 60_000
+const FIRST_LOOK_MS = 3_000
 
 /** Asks the engine once whether it has a network of its own for containers; one that does not answer is taken for an ordinary one. */
 export async function openDockerProvider(deps: DockerProviderDeps): Promise<Provider> {
   const engine = createEngine(deps)
   let network: 'bridge' | 'host' = 'bridge'
   try {
-    const { status, body } = await engine.ask('GET', '/networks', { timeoutMs: 10_000 })
+    const { status, body } = await engine.ask('GET', '/networks', { timeoutMs: 10_000, once: true })
     const names = status === 200 ? (body as { Name: string }[]).map(({ Name }) => Name) : ['bridge']
     if (!names.includes('bridge') && !names.includes('podman')) network = 'host'
   } catch (error) {
@@ -77,14 +78,15 @@ class DockerProvider implements Provider {
 
   gatewayUrl(url: string, egress: SandboxSpec['egress']) {
     if (egress !== null || this.#network === 'host') return url
-    const { protocol, port } = new URL(url)
-    return `${protocol}//${HOST_NAME}:${port}`
+    const inside = new URL(url)
+    inside.hostname = HOST_NAME
+    return inside.origin
   }
 
   async describe() {
     try {
-      const version = await this.#ask('GET', '/version')
-      const info = await this.#ask('GET', '/info')
+      const version = await this.#ask('GET', '/version', { once: true })
+      const info = await this.#ask('GET', '/info', { once: true })
       const name = `${version.body.Components?.[0]?.Name ?? 'Engine'} ${version.body.Version} at ${this.#engine.socketPath}`
       const missing = [
         info.body.MemoryLimit === false ? 'memory' : null,
@@ -178,8 +180,8 @@ class DockerProvider implements Provider {
   /** By label, so that what no record names is found; a volume whose container is gone counts as well. */
   async list() {
     const filters = JSON.stringify({ label: [`${LABELS.instance}=${this.#deps.instance}`] })
-    const containers = await this.#ask('GET', '/containers/json', { query: { all: 'true', filters } })
-    const volumes = await this.#ask('GET', '/volumes', { query: { filters } })
+    const containers = await this.#ask('GET', '/containers/json', { query: { all: 'true', filters }, once: true })
+    const volumes = await this.#ask('GET', '/volumes', { query: { filters }, once: true })
     if (containers.status !== 200) throw errors.sandboxFailed(`containers cannot be listed: ${refusal(containers)}`)
     if (volumes.status !== 200) throw errors.sandboxFailed(`volumes cannot be listed: ${refusal(volumes)}`)
     const labelled = [...containers.body, ...(volumes.body.Volumes ?? [])] as { Labels?: Record<string, string> }[]
@@ -220,8 +222,8 @@ class DockerProvider implements Provider {
         await pause(left(), options.signal)
         return nothing
       }
-      // At least one look at what there is, however short the caller's patience.
-      await follower.news(Math.max(left(), options.waitMs === 0 ? 5_000 : 0), options.signal)
+      // A new one gets the time for its first look, however short the caller's patience.
+      await follower.news(Math.max(left(), follower.looked() ? 0 : FIRST_LOOK_MS), options.signal)
       const { out, err, end } = follower.take(options.maxBytes)
       if (end !== null) this.#followers.delete(followerName(ref, key))
       const next = follower.position()
@@ -286,8 +288,14 @@ class DockerProvider implements Provider {
     if (size > 0 && size <= options.offset) return Buffer.alloc(0)
     const { offset, maxBytes } = options
     const argv = ['sh', '-c', READ_FILE_SCRIPT, 'sh', path, String(offset + 1), String(maxBytes)]
-    const { exitCode, out } = await execInside(inside, argv, { timeoutMs: 30_000, maxOutputBytes: maxBytes + 1 })
-    return exitCode === 0 ? out : null
+    try {
+      const { exitCode, out } = await execInside(inside, argv, { timeoutMs: 30_000, maxOutputBytes: maxBytes + 1 })
+      return exitCode === 0 ? out : null
+    } catch (error) {
+      // What has come meanwhile is read when it goes on.
+      if ((await this.inspect(ref)).state === 'paused') return Buffer.alloc(0)
+      throw error
+    }
   }
 
   async putTar(ref: SandboxRef, dir: string, tar: Readable) {

@@ -15,7 +15,7 @@ export interface DockerHost {
   readonly mounts: readonly string[]
   /** An image of busybox alone; null where this machine has none that stands alone. */
   readonly bareImage: string | null
-  /** Restarts the engine's own process, as a crash or an upgrade does; containers go on. */
+  /** Restarts the engine's own process, as an upgrade does; containers go on. */
   restart(): Promise<void>
   close(): Promise<void>
 }
@@ -59,7 +59,7 @@ export async function startDocker(): Promise<DockerHost | string> {
     daemon.stderr?.on('data', (chunk: Buffer) => writeFileSync(join(dir, 'log'), chunk, { flag: 'a' }))
     const started = daemon
     for (let tries = 0; tries < 300 && started.exitCode === null && started.signalCode === null; tries++) {
-      const answers = await engine.ask('GET', '/_ping').then(
+      const answers = await engine.ask('GET', '/_ping', { once: true }).then(
         ({ status }) => status === 200,
         () => false,
       )
@@ -95,7 +95,7 @@ export async function startDocker(): Promise<DockerHost | string> {
       mounts: ['/usr', '/etc/alternatives', '/etc/ld.so.cache'],
       bareImage,
       restart: async () => {
-        await stop('SIGKILL')
+        await stop('SIGTERM')
         if (!(await start())) throw new Error('the engine did not come back')
       },
       close,
@@ -161,7 +161,7 @@ async function importBusybox(engine: Engine): Promise<string | null> {
 /** Containers live outside of this process's group: nothing else ends them. */
 async function removeAll(engine: Engine): Promise<void> {
   try {
-    const { body } = await engine.ask('GET', '/containers/json', { query: { all: 'true' } })
+    const { body } = await engine.ask('GET', '/containers/json', { query: { all: 'true' }, once: true })
     for (const { Id } of body as { Id: string }[]) {
       await engine.ask('POST', `/containers/${Id}/unpause`)
       await engine.ask('DELETE', `/containers/${Id}`, { query: { force: 'true', v: 'true' } })
