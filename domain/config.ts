@@ -459,6 +459,11 @@ function sandboxSettings(
     for (const setting of ['image', 'limits', 'egress'] as const)
       if (shape[setting] !== undefined)
         throw refuse(setting, 'the local provider cannot keep it; take it out, or set "provider": "docker"')
+  if (settings.egress !== null && settings.gatewayUrl !== null)
+    throw refuse(
+      'gateway_url',
+      'with egress the gateway is reached through a relay, at an address of its own; take one of the two out',
+    )
   if (provider !== 'local' && settings.image === null)
     throw refuse('image', `the ${provider} provider needs one, for example "image": "node:22-bookworm"`)
   return settings

@@ -32,6 +32,7 @@ import { createNameClaims } from '../orchestrator/name-claims.ts'
 import { BUILT_IN_PRICES } from '../orchestrator/prices.ts'
 import { openDockerProvider } from '../orchestrator/providers/docker.ts'
 import { createLocalProvider } from '../orchestrator/providers/local.ts'
+import { createRelay } from '../orchestrator/providers/relay.ts'
 import { recover, restoreGrants } from '../orchestrator/recovery.ts'
 import { createSessionControl } from '../orchestrator/session-control.ts'
 import { createSessionEvents } from '../orchestrator/session-events.ts'
@@ -156,16 +157,22 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       log,
     })
     const providers = new Map<ProviderKind, Provider>([['local', local]])
-    if (await usesDocker(config, index))
-      providers.set(
-        'docker',
-        await openDockerProvider({
-          socketPath: config.dockerSocket,
-          helperFile: HELPER,
-          instance: instanceOf(signer.publicKeyArmored),
-          log,
-        }),
-      )
+    if (await usesDocker(config, index)) {
+      const relayDeps = { dir: join(config.dataDir, 'relay'), gateway: { host, port: address.port }, log }
+      const relay = keep(createRelay(relayDeps), (value) => value.close())
+      // Sandboxes that live on find their way out again at once.
+      for (const { egress, provider } of config.environments.values())
+        if (provider === 'docker') await relay.directoryFor(egress)
+      const docker = await openDockerProvider({
+        socketPath: config.dockerSocket,
+        helperFile: HELPER,
+        instance: instanceOf(signer.publicKeyArmored),
+        relay,
+        loopbackOnly: isLoopback(config.host),
+        log,
+      })
+      providers.set('docker', docker)
+    }
     const environments = createEnvironments({ config, providers, url })
     const records = createSessionRecords({ repositories, ledger, index, clock })
     const events = createSessionEvents({ index, clock })
@@ -327,6 +334,10 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
 async function usesDocker(config: Config, index: Index): Promise<boolean> {
   if ([...config.environments.values()].some(({ provider }) => provider === 'docker')) return true
   return (await index.sessions.range()).some(([, { session }]) => session.sandbox?.provider === 'docker')
+}
+
+function isLoopback(host: string): boolean {
+  return host === 'localhost' || host === '::1' || host.startsWith('127.')
 }
 
 /** What tells this store's sandboxes from those of others on the same engine: it goes where the store's keys go. */

@@ -99,7 +99,8 @@ async function dockerFindings(): Promise<Finding[]> {
     const environments = [...config.environments.values()].filter(({ provider }) => provider === 'docker')
     if (environments.length === 0) return []
     const log = { info: () => {}, warn: () => {}, error: () => {} }
-    const deps = { socketPath: config.dockerSocket, helperFile: '', instance: '', log }
+    const relay = { directoryFor: async () => '', close: async () => {} }
+    const deps = { socketPath: config.dockerSocket, helperFile: '', instance: '', relay, loopbackOnly: false, log }
     const { level, text } = await (await openDockerProvider(deps)).describe()
     return [{ level, what: 'docker', text }]
   } catch {

@@ -5,6 +5,7 @@ import { type Pack, pack } from 'tar-stream'
 import { errors } from '../../domain/errors.ts'
 import { MB } from '../../domain/limits.ts'
 import type { SandboxSpec } from '../../domain/sandbox.ts'
+import { RELAY_DIR, RELAY_PORTS, RELAY_SCRIPT } from './relay-inside.ts'
 import { authorization, gitConfig } from './sandbox-git.ts'
 
 const ID = /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/
@@ -27,6 +28,7 @@ export const INSIDE = {
   gitConfig: '/hangar/run/gitconfig',
   turns: '/hangar/turns',
   newest: '/hangar/run/newest',
+  relay: '/hangar/run/relay',
   user: `${UID}:${UID}`,
 } as const
 
@@ -67,14 +69,17 @@ export async function containerBody(
     readonly instance: string
     readonly network: 'bridge' | 'host' | 'none'
     readonly imageEnv: readonly string[]
+    /** The relay's sockets on this host; null: the sandbox reaches the gateway by itself. */
+    readonly relayDir: string | null
   },
 ): Promise<object> {
   const path = options.imageEnv.find((entry) => entry.startsWith('PATH='))?.slice('PATH='.length) ?? DEFAULT_PATH
   const { limits } = spec
+  const { relayDir } = options
   return {
     Image: spec.image,
     User: '1001:1001',
-    Entrypoint: ['sh', '-c', 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done'],
+    Entrypoint: ['sh', '-c', relayDir === null ? IDLE : `sh ${INSIDE.relay} & ${IDLE}`],
     Cmd: [],
     WorkingDir: '/',
     Labels: labelsOf(spec, options.instance),
@@ -84,6 +89,7 @@ export async function containerBody(
       'LANG=C.UTF-8',
       `GIT_CONFIG_SYSTEM=${INSIDE.gitConfig}`,
       'GIT_TERMINAL_PROMPT=0',
+      ...(spec.egress?.length ? PROXY_ENVIRONMENT : []),
     ],
     Healthcheck: { Test: ['NONE'] },
     HostConfig: {
@@ -103,11 +109,21 @@ export async function containerBody(
       Tmpfs: { '/tmp': `rw,exec,nosuid,nodev,mode=1777,uid=${UID},gid=${UID}` },
       Mounts: [
         { Type: 'volume', Source: containerName(spec.id), Target: INSIDE.root },
+        ...(relayDir === null ? [] : [{ Type: 'bind', Source: relayDir, Target: RELAY_DIR, ReadOnly: true }]),
         ...(await hostMounts([...spec.path, ...spec.mounts])),
       ],
     },
   }
 }
+
+const IDLE = 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done'
+
+const PROXY = `http://127.0.0.1:${RELAY_PORTS.proxy}`
+/** Programs disagree on the letters' case. Plain HTTP is sent there as well, for a refusal in words. */
+const PROXY_ENVIRONMENT = [
+  ...['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy'].map((name) => `${name}=${PROXY}`),
+  ...['NO_PROXY', 'no_proxy'].map((name) => `${name}=127.0.0.1,localhost`),
+]
 
 /** The host's name inside, where the container has a network of its own. */
 export const HOST_NAME = 'host.docker.internal'
@@ -136,6 +152,7 @@ export async function sandboxTar(spec: SandboxSpec, helperFile: string): Promise
   directory('run/bin', 0, 0o755)
   file('run/bin/hangar-agent', await readFile(helperFile), 0o755)
   file('run/gitconfig', gitConfig(spec.gatewayUrl, INSIDE.grantFile), 0o644)
+  file('run/relay', RELAY_SCRIPT, 0o644)
   file('run/grant', `${spec.grant}\n`, 0o640)
   file('run/authorization', authorization(spec), 0o640)
   directory('home', UID, 0o700)

@@ -1,7 +1,7 @@
 /** The first command in a new sandbox: whether its image has what hangar needs, and its user can work there. A sentence says what is missing. */
 import { errors } from '../../domain/errors.ts'
-import type { SandboxSpec } from '../../domain/sandbox.ts'
 import { execInside, type Inside } from './docker-exec.ts'
+import { RELAY_PORTS, RELAY_PROGRAMS } from './relay-inside.ts'
 
 /** All that hangar-agent and the checkpoints use. */
 const TOOLS =
@@ -14,9 +14,28 @@ if command -v id >/dev/null; then [ "$(id -u)" = 1000 ] || echo "uid $(id -u)"; 
 if command -v git >/dev/null; then git --version >/dev/null 2>&1 || echo "missing git"; fi
 `
 
+/** The relay listens a moment after the container began; a port stands in the kernel's table in hexadecimal. */
+const RELAY_SCRIPT = `
+found=
+for program in ${RELAY_PROGRAMS.join(' ')}; do command -v $program >/dev/null 2>&1 && found=yes; done
+[ -n "$found" ] || { echo "norelay"; exit 0; }
+tries=0
+until grep -q ': 0100007F:${RELAY_PORTS.gateway.toString(16).toUpperCase().padStart(4, '0')} 00000000:0000 0A' /proc/net/tcp; do
+  tries=$((tries + 1))
+  [ $tries -lt 200 ] || { echo "deaf"; exit 0; }
+  sleep 0.05
+done
+`
+
 /** Throws `sandbox_failed` with what the image lacks. */
-export async function probeSandbox(inside: Inside, { image }: SandboxSpec): Promise<void> {
-  const run = await execInside(inside, ['sh', '-c', SCRIPT], { timeoutMs: 60_000, maxOutputBytes: 65_536 })
+export async function probeSandbox(
+  inside: Inside,
+  { image, relay }: { readonly image: string; readonly relay: boolean },
+): Promise<void> {
+  const run = await execInside(inside, ['sh', '-c', relay ? SCRIPT + RELAY_SCRIPT : SCRIPT], {
+    timeoutMs: 60_000,
+    maxOutputBytes: 65_536,
+  })
   const lines = run.out.toString('utf8').trim().split('\n')
   const named = (word: string) =>
     lines.filter((line) => line.startsWith(`${word} `)).map((line) => line.slice(word.length + 1))
@@ -33,4 +52,10 @@ export async function probeSandbox(inside: Inside, { image }: SandboxSpec): Prom
   const [uid] = named('uid')
   if (uid !== undefined)
     throw errors.sandboxFailed(`a sandbox of ${image} runs as user ${uid} where 1000 was asked for`)
+  if (lines.includes('norelay'))
+    throw errors.sandboxFailed(
+      `the image ${image} has none of ${RELAY_PROGRAMS.join(', ')}, one of which must lead to the gateway from a sandbox without a network that does: put one into the image, or take egress out of the environment and let the server listen where containers reach it (HANGAR_LISTEN=0.0.0.0:4264)`,
+    )
+  if (lines.includes('deaf'))
+    throw errors.sandboxFailed(`the relay to the gateway did not start in a sandbox of ${image}`)
 }

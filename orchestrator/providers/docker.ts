@@ -21,6 +21,8 @@ import { endMarked, execInside, type Inside, type StartedInside, startInside } f
 import { type Follower, openFollower } from './docker-follow.ts'
 import { probeSandbox } from './docker-probe.ts'
 import { READ_FILE_SCRIPT } from './inside-scripts.ts'
+import type { Relay } from './relay.ts'
+import { RELAY_PORTS } from './relay-inside.ts'
 
 export interface DockerProviderDeps {
   /** The engine's unix socket. */
@@ -29,6 +31,10 @@ export interface DockerProviderDeps {
   readonly helperFile: string
   /** Tells this server's containers from those of others on the same engine. */
   readonly instance: string
+  /** Leads to the gateway, and to what an environment allows, where a sandbox has no network that does. */
+  readonly relay: Relay
+  /** Whether the gateway listens on this host's loopback alone, where no container with a network of its own reaches it. */
+  readonly loopbackOnly: boolean
   readonly log: Log
 }
 
@@ -73,11 +79,12 @@ class DockerProvider implements Provider {
   }
 
   capabilities() {
-    return { pause: true, limits: ['cpu', 'memoryMb', 'pids'], network: false } as const
+    return { pause: true, limits: ['cpu', 'memoryMb', 'pids'], network: true } as const
   }
 
   gatewayUrl(url: string, egress: SandboxSpec['egress']) {
-    if (egress !== null || this.#network === 'host') return url
+    if (egress !== null || (this.#network === 'bridge' && this.#deps.loopbackOnly)) return RELAY_URL
+    if (this.#network === 'host') return url
     const inside = new URL(url)
     inside.hostname = HOST_NAME
     return inside.origin
@@ -114,19 +121,22 @@ class DockerProvider implements Provider {
     if (state === 'stopped') await this.destroy({ provider: this.kind, id: spec.id })
     if (state === 'gone' || state === 'stopped') await this.#make(name, spec)
     if (state === 'paused') await this.resume({ provider: this.kind, id: spec.id })
-    if (state !== 'up' && state !== 'paused') await this.#startContainer(name, spec)
+    // Before it starts: its first process begins the relay.
     await this.#upload(name, await sandboxTar(spec, this.#deps.helperFile))
+    if (state !== 'up' && state !== 'paused') await this.#startContainer(name, spec)
     if (state !== 'up' && state !== 'paused') {
       this.#clean.set(spec.id, Promise.resolve())
-      await probeSandbox(this.#inside(spec.id), spec)
+      await probeSandbox(this.#inside(spec.id), { image: spec.image ?? '', relay: needsRelay(spec) })
     }
     return this.paths({ provider: this.kind, id: spec.id })
   }
 
   async #make(name: string, spec: SandboxSpec) {
     if (spec.image === null) throw errors.sandboxFailed('the environment names no image; set environments.NAME.image')
-    if (spec.egress !== null)
-      throw errors.sandboxFailed('the docker provider cannot keep egress yet; take it out of the environment')
+    if (spec.egress !== null && spec.gatewayUrl !== RELAY_URL)
+      throw errors.sandboxFailed(
+        `a sandbox with an egress list does not reach ${spec.gatewayUrl}; take gateway_url or egress out of the environment`,
+      )
     const image = await this.#ask('GET', `/images/${encodeURIComponent(spec.image)}/json`)
     if (image.status === 404)
       throw errors.sandboxFailed(`the image ${spec.image} is not on this host; get it with: docker pull ${spec.image}`)
@@ -136,7 +146,9 @@ class DockerProvider implements Provider {
     })
     if (volume.status !== 201) throw errors.sandboxFailed(`no volume could be made: ${refusal(volume)}`)
     const imageEnv = (image.body.Config?.Env ?? []) as string[]
-    const body = await containerBody(spec, { instance: this.#deps.instance, network: this.#network, imageEnv })
+    const network = spec.egress === null ? this.#network : 'none'
+    const relayDir = needsRelay(spec) ? await this.#deps.relay.directoryFor(spec.egress) : null
+    const body = await containerBody(spec, { instance: this.#deps.instance, network, imageEnv, relayDir })
     const made = await this.#ask('POST', '/containers/create', { query: { name }, json: body })
     // 409: another attempt has made it meanwhile.
     if (made.status !== 201 && made.status !== 409)
@@ -376,6 +388,12 @@ class DockerProvider implements Provider {
   #ask(...request: Parameters<Engine['ask']>) {
     return this.#engine.ask(...request)
   }
+}
+
+const RELAY_URL = `http://127.0.0.1:${RELAY_PORTS.gateway}`
+
+function needsRelay(spec: SandboxSpec): boolean {
+  return spec.egress !== null || spec.gatewayUrl === RELAY_URL
 }
 
 const followerName = (ref: SandboxRef, key: string) => `${ref.id}/${key}`

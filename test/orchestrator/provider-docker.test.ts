@@ -9,6 +9,12 @@ import { conformance, noneLeft, processesNaming, readToEnd, sandboxSpec, turn } 
 
 const helperFile = fileURLToPath(new URL('../../../agent-helper/hangar-agent', import.meta.url))
 const silent = { info() {}, warn() {}, error() {} }
+const relay = {
+  directoryFor: async () => {
+    throw new Error('no relay is asked for here')
+  },
+  close: async () => {},
+}
 t.setTimeout(600_000)
 
 const host = await startDocker()
@@ -16,7 +22,8 @@ if (typeof host === 'string') t.test('docker', { skip: host }, async () => {})
 else {
   t.teardown(() => host.close())
   const { socketPath, image, mounts } = host
-  const open = () => openDockerProvider({ socketPath, helperFile, instance: 'of-the-test', log: silent })
+  const open = () =>
+    openDockerProvider({ socketPath, helperFile, instance: 'of-the-test', relay, loopbackOnly: true, log: silent })
   const provider = await open()
   const again = await open()
   await conformance(t, 'docker', { provider, again: () => again, isolated: true, spec: { image, mounts } })
@@ -116,7 +123,14 @@ void provider.exec(${JSON.stringify(ref(spec.id))}, argv, { timeoutMs: 600000, m
   await t.test("another server's sandboxes are neither listed nor taken", async (t) => {
     const spec = sandboxSpec({ image, mounts })
     await provider.create(spec)
-    const stranger = await openDockerProvider({ socketPath, helperFile, instance: 'another', log: silent })
+    const stranger = await openDockerProvider({
+      socketPath,
+      helperFile,
+      instance: 'another',
+      relay,
+      loopbackOnly: true,
+      log: silent,
+    })
     t.strictSame(await stranger.list(), [])
     await t.rejects(stranger.create(spec), { code: 'sandbox_failed', message: /another server/ })
     await provider.destroy(ref(spec.id))
@@ -136,7 +150,14 @@ void provider.exec(${JSON.stringify(ref(spec.id))}, argv, { timeoutMs: 600000, m
   })
 
   await t.test('an engine that is not there is said so, and how to name another', async (t) => {
-    const away = await openDockerProvider({ socketPath: '/no/engine.sock', helperFile, instance: 'x', log: silent })
+    const away = await openDockerProvider({
+      socketPath: '/no/engine.sock',
+      helperFile,
+      instance: 'x',
+      relay,
+      loopbackOnly: true,
+      log: silent,
+    })
     t.match(await away.describe(), { level: 'warning', text: /no\/engine\.sock.*DOCKER_HOST=unix/ })
     await t.rejects(away.list(), { code: 'sandbox_failed' })
     t.match(await provider.describe(), { level: 'ok', text: /Engine 2|Podman/ })

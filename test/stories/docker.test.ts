@@ -1,4 +1,5 @@
 /** A session in a docker environment: handed over, worked on, killed and lost on the way, and brought home; nothing is left of it. */
+import { createServer, type Server } from 'node:net'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { type DockerHost, startDocker } from '../orchestrator/docker-host.ts'
@@ -17,7 +18,7 @@ import {
 } from './support.ts'
 
 const AGENT = `
-word=$(grep -xE 'work|slow|hang|look|hog' | tail -n 1)
+word=$(grep -xE 'work|slow|hang|look|hog|reach' | tail -n 1)
 case $word in
   work)
     echo "by the agent" >>work.txt; git commit -q -am "the agent's commit"
@@ -29,6 +30,11 @@ case $word in
     echo "once" >>ran.txt; hangar-agent done "slow" ;;
   hang) echo "up"; echo "before the loss" >kept.txt; sleep 300 ;;
   look) ls; cat untracked.txt; hangar-agent done "$(ls | tr '\\n' ' ')" ;;
+  reach)
+    reach() { bash -c 'exec 3<>/dev/tcp/127.0.0.1/4265 && printf "CONNECT %s HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n" "$1" >&3 && head -c 400 <&3' sh "$1" 2>&1; }
+    bash -c 'exec 3<>/dev/tcp/'"\${ALLOWED%:*}/\${ALLOWED#*:}" 2>/dev/null && echo "direct: open" || echo "direct: closed"
+    echo "proxy: $HTTPS_PROXY"; echo "allowed: $(reach "$ALLOWED" | tr '\\r\\n' '  ')"; echo "denied: $(reach "$DENIED" | tr '\\r\\n' '  ')"
+    git commit -q --allow-empty -m "by the relay"; git fetch -q origin 2>&1 && hangar-agent done "reached" ;;
   hog) head -c 400000000 /dev/zero | tail | wc -c; exit 3 ;;
 esac
 `
@@ -50,10 +56,21 @@ async function story(whole: Test, host: DockerHost): Promise<void> {
     limits: { memory_mb: 128, pids: 200, cpu: 2 },
     harness_options: { argv: ['sh', join(dir, 'agent.sh')] },
   }
+  const banner = createServer((socket) => socket.end('hello from outside\n'))
+  const hidden = createServer((socket) => socket.end('hello from the hidden one\n'))
+  const [allowed, denied] = await Promise.all([listening(whole, banner), listening(whole, hidden)])
+  const reach = { env: { ALLOWED: allowed, DENIED: denied } }
   const env = serverEnvironment(dir, {
     agent: AGENT,
     settings: { HANGAR_LISTEN: `127.0.0.1:${await freePort()}`, DOCKER_HOST: `unix://${host.socketPath}` },
-    config: { environments: { default: environment, other: { ...environment, image: 'not/here:1' } } },
+    config: {
+      environments: {
+        default: environment,
+        other: { ...environment, image: 'not/here:1' },
+        shut: { ...environment, ...reach, egress: [] },
+        narrow: { ...environment, ...reach, egress: [allowed] },
+      },
+    },
   })
   let served = await serve(whole, dir, env)
   const call = (method: string, path: string, body?: unknown) => api(served.url, served.token, { method, path, body })
@@ -184,6 +201,33 @@ async function story(whole: Test, host: DockerHost): Promise<void> {
     await call('POST', '/api/sessions/bare/close', {})
   })
 
+  await whole.test('with an egress list a sandbox reaches the gateway and those, and nothing else', async (t) => {
+    for (const environment of ['shut', 'narrow']) {
+      const made = await call('POST', '/api/sessions', {
+        name: environment,
+        repo: 'local/checkout',
+        message: 'reach',
+        environment,
+      })
+      t.equal(made.status, 201, JSON.stringify(made.body))
+      await call('GET', `/api/sessions/${environment}/wait?timeout_seconds=60`)
+      const [turn] = (await call('GET', `/api/sessions/${environment}`)).body.turns
+      t.match(turn, { outcome: 'exited', summary: 'reached', error: null, warnings: [] })
+      const { body } = await call('GET', `/api/sessions/${environment}/events?limit=1000`)
+      const said = (body.items as { text?: string }[]).map(({ text }) => text ?? '').join('\n')
+      t.match(said, 'direct: closed')
+      t.notMatch(said, 'hidden one')
+      if (environment === 'shut') {
+        t.match(said, /proxy: $/m)
+        t.notMatch(said, 'hello from outside')
+      } else {
+        t.match(said, /allowed: HTTP\/1\.1 200 .*hello from outside/)
+        t.match(said, /denied: HTTP\/1\.1 403 .*not in this environment's egress/)
+      }
+      await call('POST', `/api/sessions/${environment}/close`, {})
+    }
+  })
+
   await whole.test('nothing is left when it is closed', async (t) => {
     const marker = join(dir, 'agent.sh')
     t.equal((await call('POST', '/api/sessions/boxed/close', {})).status, 200)
@@ -192,4 +236,10 @@ async function story(whole: Test, host: DockerHost): Promise<void> {
     t.strictSame(body.Volumes ?? [], [])
     t.equal(await noneLeft(marker), 0)
   })
+}
+
+async function listening(whole: Test, server: Server): Promise<string> {
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  whole.teardown(() => server.close())
+  return `127.0.0.1:${(server.address() as { port: number }).port}`
 }
