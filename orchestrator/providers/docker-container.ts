@@ -5,7 +5,7 @@ import { type Pack, pack } from 'tar-stream'
 import { errors } from '../../domain/errors.ts'
 import { MB } from '../../domain/limits.ts'
 import type { SandboxSpec } from '../../domain/sandbox.ts'
-import { RELAY_DIR, RELAY_PORTS, RELAY_SCRIPT } from './relay-inside.ts'
+import { RELAY_DIR, RELAY_PORTS, relayScript } from './relay-inside.ts'
 import { authorization, gitConfig } from './sandbox-git.ts'
 
 const ID = /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/
@@ -152,7 +152,7 @@ export async function sandboxTar(spec: SandboxSpec, helperFile: string): Promise
   directory('run/bin', 0, 0o755)
   file('run/bin/hangar-agent', await readFile(helperFile), 0o755)
   file('run/gitconfig', gitConfig(spec.gatewayUrl, INSIDE.grantFile), 0o644)
-  file('run/relay', RELAY_SCRIPT, 0o644)
+  file('run/relay', relayScript({ dir: RELAY_DIR, ports: RELAY_PORTS }), 0o644)
   file('run/grant', `${spec.grant}\n`, 0o640)
   file('run/authorization', authorization(spec), 0o640)
   directory('home', UID, 0o700)

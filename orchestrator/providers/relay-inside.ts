@@ -1,7 +1,7 @@
 /** The relay's other end, inside: a port of the sandbox's own loopback for each socket, by whatever the image has that can listen. */
 
 /** Of the sandbox's own loopback. */
-export const RELAY_PORTS = { gateway: 4264, proxy: 4265 } as const
+export const RELAY_PORTS = { gateway: 4264, proxy: 4265 }
 /** Where the relay's directory is bound. */
 export const RELAY_DIR = '/run/hangar-net'
 /** Any one of these will do, the lightest first. */
@@ -72,7 +72,8 @@ net.createServer({ allowHalfOpen: true }, (client) => {
 }).listen(Number(port), "127.0.0.1");`
 
 /** A script of sh that keeps both ends listening, begun with the container as the user that its first process has. */
-export const RELAY_SCRIPT = `
+export function relayScript({ dir, ports }: { readonly dir: string; readonly ports: typeof RELAY_PORTS }): string {
+  return `
 listen() {
   if command -v socat; then socat "TCP-LISTEN:$1,bind=127.0.0.1,fork,reuseaddr" "UNIX-CONNECT:$2"
   elif command -v perl; then perl -e '${PERL}' "$1" "$2"
@@ -81,7 +82,8 @@ listen() {
   else sleep 3600; fi >/dev/null 2>&1
 }
 keep() { while :; do listen "$1" "$2"; sleep 1; done; }
-keep ${RELAY_PORTS.gateway} ${RELAY_DIR}/gateway.sock &
-if [ -e ${RELAY_DIR}/proxy.sock ]; then keep ${RELAY_PORTS.proxy} ${RELAY_DIR}/proxy.sock & fi
+keep ${ports.gateway} ${dir}/gateway.sock &
+if [ -e ${dir}/proxy.sock ]; then keep ${ports.proxy} ${dir}/proxy.sock & fi
 wait
 `
+}
