@@ -5,7 +5,7 @@ import { RELAY_PORTS, RELAY_PROGRAMS } from './relay-inside.ts'
 
 /** All that hangar-agent and the checkpoints use. */
 const TOOLS =
-  'sh git awk tar sed grep od tr dd cut sort head tail wc cat cp mv rm mkdir mkfifo find xargs ls cmp paste fold date sleep setsid id'
+  'sh git awk tar sed grep od tr dd cut sort head tail wc cat cp mv rm mkdir mkfifo readlink find xargs ls cmp paste fold date sleep setsid id'
 
 const SCRIPT = `
 for tool in ${TOOLS}; do command -v $tool >/dev/null 2>&1 || echo "missing $tool"; done

@@ -2,7 +2,7 @@
 
 import { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { errors } from '../../domain/errors.ts'
+import { errors, HangarError } from '../../domain/errors.ts'
 import type { Log } from '../../domain/ports.ts'
 import type { Provider, SandboxRef, SandboxSpec, TurnCursor, TurnOutput, TurnStart } from '../../domain/sandbox.ts'
 import {
@@ -214,7 +214,12 @@ class DockerProvider implements Provider {
     argv.push('--timeout-ms', String(Math.ceil(turn.timeoutMs)), '--grace-ms', String(Math.ceil(turn.graceMs)))
     argv.push('--max-bytes', String(turn.maxOutputBytes), turnDirectory(turn.key), '--', ...turn.argv)
     const options = { env: turn.env, stdin: turn.stdin, timeoutMs: START_MS, maxOutputBytes: 65_536 }
-    const { exitCode, err } = await execInside(inside, argv, { ...options, mark: `turn:${turn.key}` })
+    const begin = () => execInside(inside, argv, { ...options, mark: `turn:${turn.key}` })
+    // A run that is claimed is not begun twice, so what says nothing may be asked again: the connection broke, or the agent ended all it could.
+    const { exitCode, err } = await begin().catch((error: unknown) => {
+      if (error instanceof HangarError && error.code === 'sandbox_failed') return begin()
+      throw error
+    })
     if (exitCode !== 0)
       throw errors.sandboxFailed('the run could not be started in the sandbox', { reason: err.toString('utf8') })
   }
@@ -323,7 +328,9 @@ class DockerProvider implements Provider {
   async getTar(ref: SandboxRef, dir: string, options: { readonly maxBytes: number }) {
     const inside = await this.#open(ref)
     const mark = `${inside.owner}tar`
-    const started = await startInside(inside, ['tar', '-c', '-f', '-', '-C', dir, '.'], { env: {}, stdin: false, mark })
+    // Not every tar tells a directory that is not there from a file that changed.
+    const argv = ['sh', '-c', '[ -d "$1" ] || exit 3; exec tar -c -f - -C "$1" .', 'sh', dir]
+    const started = await startInside(inside, argv, { env: {}, stdin: false, mark })
     return Readable.from(tarOf(started, dir, options.maxBytes), { objectMode: false })
   }
 

@@ -13,8 +13,8 @@ export interface DockerHost {
   /** An image with nothing but links into /usr, which `mounts` bring from this host: sh, bash, git and all. */
   readonly image: string
   readonly mounts: readonly string[]
-  /** An image of busybox alone; null where this machine has none that stands alone. */
-  readonly bareImage: string | null
+  /** An image of busybox alone, and what brings git and bash to it; null where this machine has none that stands alone. */
+  readonly bare: { readonly image: string; readonly mounts: readonly string[] } | null
   /** Restarts the engine's own process, as an upgrade does; containers go on. */
   restart(): Promise<void>
   close(): Promise<void>
@@ -93,7 +93,7 @@ export async function startDocker(): Promise<DockerHost | string> {
       engine,
       image: await importLinks(engine),
       mounts: ['/usr', '/etc/alternatives', '/etc/ld.so.cache'],
-      bareImage,
+      bare: bareImage === null ? null : { image: bareImage, mounts: gitAndBash() },
       restart: async () => {
         await stop('SIGTERM')
         if (!(await start())) throw new Error('the engine did not come back')
@@ -105,6 +105,13 @@ export async function startDocker(): Promise<DockerHost | string> {
     await close()
     return `the Docker engine cannot be started here: ${String(error)} ${log}`
   }
+}
+
+/** The two programs with the libraries of this machine, and nothing else of it. */
+function gitAndBash(): string[] {
+  const libraries = readdirSync('/usr/lib').filter((name) => name.endsWith('-linux-gnu'))
+  const linkers = ['/lib64'].filter(isFile)
+  return ['/usr/bin/git', '/usr/lib/git-core', '/usr/bin/bash', ...linkers, ...libraries.map((name) => `/usr/lib/${name}`)]
 }
 
 function isFile(path: string): boolean {
@@ -152,6 +159,9 @@ async function importBusybox(engine: Engine): Promise<string | null> {
   const tar = pack()
   for (const name of ['bin', 'sbin', 'etc', 'tmp', 'proc', 'sys', 'dev', 'run'])
     tar.entry({ name: `${name}/`, type: 'directory', mode: 0o755 })
+  // The linker that is bound in is a link into /lib.
+  tar.entry({ name: 'usr/lib/', type: 'directory', mode: 0o755 })
+  tar.entry({ name: 'lib', type: 'symlink', linkname: 'usr/lib' })
   tar.entry({ name: 'bin/busybox', mode: 0o755 }, readFileSync(busybox))
   for (const applet of spawnSync(busybox, ['--list']).stdout.toString().trim().split('\n'))
     if (applet !== 'busybox') tar.entry({ name: `bin/${applet}`, type: 'symlink', linkname: 'busybox' })

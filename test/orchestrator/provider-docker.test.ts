@@ -27,6 +27,8 @@ else {
   const provider = await open()
   const again = await open()
   await conformance(t, 'docker', { provider, again: () => again, isolated: true, spec: { image, mounts } })
+  if (host.bare !== null)
+    await conformance(t, 'docker, of busybox', { provider, again: () => again, isolated: true, spec: host.bare })
 
   const ref = (id: string) => ({ provider: 'docker', id })
   const inside = async (id: string, script: string, by = provider) =>
@@ -104,9 +106,9 @@ void provider.exec(${JSON.stringify(ref(spec.id))}, argv, { timeoutMs: 600000, m
   })
 
   await t.test("an image's lack is named, and nothing is left of the attempt", async (t) => {
-    const { bareImage } = host
+    const { bare } = host
     for (const [wrong, says] of [
-      [bareImage, /lacks git/],
+      [bare?.image ?? null, /lacks git/],
       ['hangar-none:1', /docker pull hangar-none:1/],
     ] as const) {
       if (wrong === null) continue
