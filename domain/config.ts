@@ -97,7 +97,7 @@ export const SETTINGS = [
     path: 'public_url',
     schema: Type.Union([Type.Null(), Type.String({ pattern: '^https?://[^ ]+$' })]),
     default: null,
-    doc: 'The URL that people reach the server at, when it is not http://<listen>. Sandboxes of the local provider always use the latter.',
+    doc: 'The URL that people reach the server at, when it is not http://<listen>. Sandboxes do not use it.',
   },
   {
     path: 'queue.max_running',
