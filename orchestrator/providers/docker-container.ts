@@ -71,6 +71,8 @@ export async function containerBody(
     readonly imageEnv: readonly string[]
     /** The relay's sockets on this host; null: the sandbox reaches the gateway by itself. */
     readonly relayDir: string | null
+    /** Options of /tmp: Docker keeps its mode over any /tmp of the image only with uid and gid, which Podman does not take. */
+    readonly tmp: string
   },
 ): Promise<object> {
   const path = options.imageEnv.find((entry) => entry.startsWith('PATH='))?.slice('PATH='.length) ?? DEFAULT_PATH
@@ -105,8 +107,7 @@ export async function containerBody(
       PidsLimit: limits.pids ?? DEFAULT_PIDS,
       ...(limits.cpu === null ? {} : { NanoCpus: Math.round(limits.cpu * 1e9) }),
       ...(limits.memoryMb === null ? {} : { Memory: limits.memoryMb * MB, MemorySwap: limits.memoryMb * MB }),
-      // With uid and gid the mode is kept over any /tmp of the image, and `exec` must be said.
-      Tmpfs: { '/tmp': `rw,exec,nosuid,nodev,mode=1777,uid=${UID},gid=${UID}` },
+      Tmpfs: { '/tmp': options.tmp },
       Mounts: [
         { Type: 'volume', Source: containerName(spec.id), Target: INSIDE.root },
         ...(relayDir === null ? [] : [{ Type: 'bind', Source: relayDir, Target: RELAY_DIR, ReadOnly: true }]),
@@ -124,6 +125,12 @@ const PROXY_ENVIRONMENT = [
   ...['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy'].map((name) => `${name}=${PROXY}`),
   ...['NO_PROXY', 'no_proxy'].map((name) => `${name}=127.0.0.1,localhost`),
 ]
+
+/** `exec` must be said: tools build and run there. */
+export const TMP_OPTIONS = {
+  docker: `rw,exec,nosuid,nodev,mode=1777,uid=${UID},gid=${UID}`,
+  podman: 'rw,exec,nosuid,nodev,mode=1777',
+} as const
 
 /** The host's name inside, where the container has a network of its own. */
 export const HOST_NAME = 'host.docker.internal'

@@ -33,16 +33,19 @@ export type InsideOutput = { readonly stream: 'out' | 'err'; readonly data: Buff
  * Both streams end with the word and the status; what is left of standard input is swallowed then, so that no writer meets a closed pipe.
  * Names that no environment has: a variable that comes from outside would be changed for the command.
  */
-const WRAP = `unset HOSTNAME
-_hangar_word=$1 _hangar_stdin=$3
+const WRAP = `_hangar_word=$1 _hangar_stdin=$3
+unset $4
 cd "$2" 2>/dev/null || cd "$HOME" || exit 125
 unset OLDPWD
-shift 3
+shift 4
 "$@"
 _hangar_code=$?
 printf '\\000%s %03d' "$_hangar_word" "$_hangar_code" >&2
 printf '\\000%s %03d' "$_hangar_word" "$_hangar_code"
 if [ "$_hangar_stdin" = yes ]; then exec cat >/dev/null 2>&1; fi`
+
+/** What engines put into every environment, and nobody asked for. */
+const ENGINE_VARIABLES = ['HOSTNAME', 'TERM', 'container']
 
 export interface StartedInside {
   readonly socket: Socket
@@ -53,6 +56,7 @@ export interface StartedInside {
 /** Starts a command. Throws `sandbox_lost` when the container is gone or stopped. */
 export async function startInside(at: Inside, argv: readonly string[], options: InsideOptions): Promise<StartedInside> {
   const word = randomUUID()
+  const strange = ENGINE_VARIABLES.filter((name) => !(name in options.env)).join(' ')
   const made = await at.engine.ask('POST', `/containers/${at.container}/exec`, {
     json: {
       AttachStdin: options.stdin,
@@ -63,7 +67,7 @@ export async function startInside(at: Inside, argv: readonly string[], options: 
       User: INSIDE.user,
       WorkingDir: '/',
       Env: Object.entries({ ...options.env, HANGAR_RUN: options.mark }).map(([name, value]) => `${name}=${value}`),
-      Cmd: ['sh', '-c', WRAP, 'sh', word, INSIDE.repo, options.stdin ? 'yes' : 'no', ...argv],
+      Cmd: ['sh', '-c', WRAP, 'sh', word, INSIDE.repo, options.stdin ? 'yes' : 'no', strange, ...argv],
     },
   })
   if (made.status === 404) throw errors.sandboxLost(`the container of the sandbox is gone: ${refusal(made)}`)

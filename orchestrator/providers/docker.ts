@@ -14,6 +14,7 @@ import {
   labelsOf,
   newestTar,
   sandboxTar,
+  TMP_OPTIONS,
   turnDirectory,
 } from './docker-container.ts'
 import { createEngine, type Engine, EngineUnreachable, refusal } from './docker-engine.ts'
@@ -146,9 +147,10 @@ class DockerProvider implements Provider {
     })
     if (volume.status !== 201) throw errors.sandboxFailed(`no volume could be made: ${refusal(volume)}`)
     const imageEnv = (image.body.Config?.Env ?? []) as string[]
+    const tmp = TMP_OPTIONS[(await isPodman(this.#engine)) ? 'podman' : 'docker']
     const network = spec.egress === null ? this.#network : 'none'
     const relayDir = needsRelay(spec) ? await this.#deps.relay.directoryFor(spec.egress) : null
-    const body = await containerBody(spec, { instance: this.#deps.instance, network, imageEnv, relayDir })
+    const body = await containerBody(spec, { instance: this.#deps.instance, network, imageEnv, relayDir, tmp })
     const made = await this.#ask('POST', '/containers/create', { query: { name }, json: body })
     // 409: another attempt has made it meanwhile.
     if (made.status !== 201 && made.status !== 409)
@@ -395,6 +397,11 @@ class DockerProvider implements Provider {
   #ask(...request: Parameters<Engine['ask']>) {
     return this.#engine.ask(...request)
   }
+}
+
+async function isPodman(engine: Engine): Promise<boolean> {
+  const { body } = await engine.ask('GET', '/version')
+  return /podman/i.test(JSON.stringify(body.Components ?? ''))
 }
 
 const RELAY_URL = `http://127.0.0.1:${RELAY_PORTS.gateway}`

@@ -111,7 +111,13 @@ export async function startDocker(): Promise<DockerHost | string> {
 function gitAndBash(): string[] {
   const libraries = readdirSync('/usr/lib').filter((name) => name.endsWith('-linux-gnu'))
   const linkers = ['/lib64'].filter(isFile)
-  return ['/usr/bin/git', '/usr/lib/git-core', '/usr/bin/bash', ...linkers, ...libraries.map((name) => `/usr/lib/${name}`)]
+  return [
+    '/usr/bin/git',
+    '/usr/lib/git-core',
+    '/usr/bin/bash',
+    ...linkers,
+    ...libraries.map((name) => `/usr/lib/${name}`),
+  ]
 }
 
 function isFile(path: string): boolean {
