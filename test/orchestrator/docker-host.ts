@@ -1,6 +1,6 @@
 /** A Docker engine of the test's own, away from any that the machine has, with an image made here; ended with all that it mounted. */
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
-import { accessSync, mkdtempSync, readdirSync, readFileSync, rmdirSync, rmSync, writeFileSync } from 'node:fs'
+import { accessSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -21,6 +21,35 @@ export interface DockerHost {
 }
 
 const DOCKERD = '/usr/sbin/dockerd'
+
+/**
+ * Ends all that belongs to an engine in directory `$1` with the cgroup `$2`: its daemons and shims by their command lines, the containers'
+ * processes by their cgroup (thawed first: what is frozen does not even die), its mounts, its files.
+ */
+const CLEAR = `
+clear() {
+  for round in 1 2 3; do
+    for process in /proc/[0-9]*; do
+      if [ "$process" != "/proc/$$" ] && grep -qsF "$1/" "$process/cmdline"; then kill -9 "\${process#/proc/}"; fi
+    done
+    for cgroup in $(find /sys/fs/cgroup -mindepth 2 -type d -path "*/$2/*"); do
+      if [ -e "$cgroup/freezer.state" ]; then echo THAWED >"$cgroup/freezer.state"; fi
+      if [ -e "$cgroup/cgroup.freeze" ]; then echo 0 >"$cgroup/cgroup.freeze"; fi
+      for process in $(cat "$cgroup/cgroup.procs"); do kill -9 "$process"; done
+    done
+    if [ -z "$(find /sys/fs/cgroup -path "*/$2/*" -name cgroup.procs -exec cat {} +)" ]; then break; fi
+    sleep 0.5
+  done
+  awk -v dir="$1/" 'index($2, dir) == 1 { print $2 }' /proc/self/mounts | sort -r | while read -r at; do umount -l "$at"; done
+  find /sys/fs/cgroup -depth -type d -path "*/$2*" -exec rmdir {} \\;
+  rm -rf "$1"
+}
+`
+/** The same when this process ends without having done so, killed for instance: nothing else would end the containers. */
+const GUARD = `${CLEAR}
+while kill -0 "$3" 2>/dev/null; do sleep 1; done
+if [ -d "$1" ]; then clear "$1" "$2"; fi
+`
 
 /** A word why no engine can be started here, or null. */
 export function whyNoDocker(): string | null {
@@ -50,6 +79,7 @@ export async function startDocker(): Promise<DockerHost | string> {
     'cgroup-parent': `/${parent}`,
   }
   writeFileSync(join(dir, 'daemon.json'), JSON.stringify(settings))
+  spawn('sh', ['-c', GUARD, 'sh', dir, parent, String(process.pid)], { detached: true, stdio: 'ignore' }).unref()
   const engine = createEngine({ socketPath })
   let daemon: ChildProcess | null = null
   const start = async (): Promise<boolean> => {
@@ -80,10 +110,7 @@ export async function startDocker(): Promise<DockerHost | string> {
   const close = async () => {
     await removeAll(engine)
     await stop('SIGTERM')
-    endChildren(join(dir, 'exec'))
-    unmountUnder(dir)
-    rmSync(dir, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 })
-    removeCgroups(parent)
+    spawnSync('sh', ['-c', `${CLEAR} clear "$1" "$2"`, 'sh', dir, parent], { stdio: 'ignore' })
   }
   try {
     if (!(await start())) throw new Error('it did not answer')
@@ -185,37 +212,4 @@ async function removeAll(engine: Engine): Promise<void> {
   } catch {
     // It never answered.
   }
-}
-
-/** What the engine started and left: its containerd and shims, by the directory that they were given. */
-function endChildren(execRoot: string): void {
-  for (const name of readdirSync('/proc')) {
-    if (!/^\d+$/.test(name)) continue
-    try {
-      if (readFileSync(`/proc/${name}/cmdline`, 'latin1').includes(execRoot)) process.kill(Number(name), 'SIGKILL')
-    } catch {
-      // Gone already.
-    }
-  }
-}
-
-/** The data root is left mounted on itself, and each container's disk below it. */
-function unmountUnder(dir: string): void {
-  const mounts = readFileSync('/proc/self/mounts', 'utf8').split('\n')
-  const under = mounts.map((line) => line.split(' ')[1] ?? '').filter((path) => path.startsWith(`${dir}/`))
-  for (const path of under.reverse()) spawnSync('umount', ['-l', path])
-}
-
-function removeCgroups(parent: string): void {
-  const remove = (path: string) => {
-    try {
-      for (const entry of readdirSync(path, { withFileTypes: true }))
-        if (entry.isDirectory()) remove(join(path, entry.name))
-      rmdirSync(path)
-    } catch {
-      // Not there, or not empty: a cgroup without processes costs nothing.
-    }
-  }
-  const roots = ['/sys/fs/cgroup', ...readdirSync('/sys/fs/cgroup').map((name) => join('/sys/fs/cgroup', name))]
-  for (const root of roots) remove(join(root, parent))
 }
