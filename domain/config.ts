@@ -211,7 +211,7 @@ export const ENVIRONMENT_SETTINGS = [
   {
     path: 'egress',
     default: 'what the provider gives',
-    doc: 'docker: `[]` lets a sandbox reach the gateway and nothing else, `["api.example.com:443"]` these as well, through a proxy (`HTTPS_PROXY`).',
+    doc: '`[]` lets a sandbox reach the gateway and nothing else, `["api.example.com:443"]` these as well, through a proxy (`HTTPS_PROXY`). local: needs bubblewrap.',
   },
   {
     path: 'gateway_url',
@@ -456,7 +456,7 @@ function sandboxSettings(
   }
   const refuse = (setting: string, why: string) => errors.configInvalid(`environments.${name}.${setting}: ${why}`)
   if (provider === 'local')
-    for (const setting of ['image', 'limits', 'egress'] as const)
+    for (const setting of ['image', 'limits'] as const)
       if (shape[setting] !== undefined)
         throw refuse(setting, 'the local provider cannot keep it; take it out, or set "provider": "docker"')
   if (settings.egress !== null && settings.gatewayUrl !== null)

@@ -150,19 +150,20 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     const host = ['0.0.0.0', '::'].includes(config.host) ? '127.0.0.1' : config.host
     const url = `http://${host.includes(':') ? `[${host}]` : host}:${address.port}`
 
+    const relayDeps = { dir: join(config.dataDir, 'relay'), gateway: { host, port: address.port }, log }
+    const relay = keep(createRelay(relayDeps), (value) => value.close())
+    // Sandboxes that live on find their way out again at once.
+    for (const { egress, provider } of config.environments.values())
+      if (egress !== null || provider === 'docker') await relay.directoryFor(egress)
     const local = createLocalProvider({
       sandboxesDir: join(config.dataDir, 'sandboxes'),
       helperFile: HELPER,
+      relay,
       clock,
       log,
     })
     const providers = new Map<ProviderKind, Provider>([['local', local]])
     if (await usesDocker(config, index)) {
-      const relayDeps = { dir: join(config.dataDir, 'relay'), gateway: { host, port: address.port }, log }
-      const relay = keep(createRelay(relayDeps), (value) => value.close())
-      // Sandboxes that live on find their way out again at once.
-      for (const { egress, provider } of config.environments.values())
-        if (provider === 'docker') await relay.directoryFor(egress)
       const docker = await openDockerProvider({
         socketPath: config.dockerSocket,
         helperFile: HELPER,

@@ -5,7 +5,7 @@ import { type Pack, pack } from 'tar-stream'
 import { errors } from '../../domain/errors.ts'
 import { MB } from '../../domain/limits.ts'
 import type { SandboxSpec } from '../../domain/sandbox.ts'
-import { RELAY_DIR, RELAY_PORTS, relayScript } from './relay-inside.ts'
+import { proxyEnvironment, RELAY_DIR, RELAY_PORTS, relayScript } from './relay-inside.ts'
 import { authorization, gitConfig } from './sandbox-git.ts'
 
 const ID = /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/
@@ -91,7 +91,7 @@ export async function containerBody(
       'LANG=C.UTF-8',
       `GIT_CONFIG_SYSTEM=${INSIDE.gitConfig}`,
       'GIT_TERMINAL_PROMPT=0',
-      ...(spec.egress?.length ? PROXY_ENVIRONMENT : []),
+      ...(spec.egress?.length ? Object.entries(proxyEnvironment()).map(([name, value]) => `${name}=${value}`) : []),
     ],
     Healthcheck: { Test: ['NONE'] },
     HostConfig: {
@@ -118,13 +118,6 @@ export async function containerBody(
 }
 
 const IDLE = 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done'
-
-const PROXY = `http://127.0.0.1:${RELAY_PORTS.proxy}`
-/** Programs disagree on the letters' case. Plain HTTP is sent there as well, for a refusal in words. */
-const PROXY_ENVIRONMENT = [
-  ...['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy'].map((name) => `${name}=${PROXY}`),
-  ...['NO_PROXY', 'no_proxy'].map((name) => `${name}=127.0.0.1,localhost`),
-]
 
 /** `exec` must be said: tools build and run there. */
 export const TMP_OPTIONS = {

@@ -23,7 +23,7 @@ import { type Follower, openFollower } from './docker-follow.ts'
 import { probeSandbox } from './docker-probe.ts'
 import { READ_FILE_SCRIPT } from './inside-scripts.ts'
 import type { Relay } from './relay.ts'
-import { RELAY_PORTS } from './relay-inside.ts'
+import { RELAY_URL } from './relay-inside.ts'
 
 export interface DockerProviderDeps {
   /** The engine's unix socket. */
@@ -403,8 +403,6 @@ async function isPodman(engine: Engine): Promise<boolean> {
   const { body } = await engine.ask('GET', '/version')
   return /podman/i.test(JSON.stringify(body.Components ?? ''))
 }
-
-const RELAY_URL = `http://127.0.0.1:${RELAY_PORTS.gateway}`
 
 function needsRelay(spec: SandboxSpec): boolean {
   return spec.egress !== null || spec.gatewayUrl === RELAY_URL

@@ -3,6 +3,8 @@ import { spawnSync } from 'node:child_process'
 import { accessSync, constants, lstatSync, readlinkSync, realpathSync } from 'node:fs'
 import { delimiter, dirname, join, sep } from 'node:path'
 
+import { proxyEnvironment, RELAY_DIR, RELAY_PORTS } from './relay-inside.ts'
+
 export type Isolation = 'bubblewrap' | 'uid' | 'none'
 
 /** One sandbox on this host, as its own record says. */
@@ -14,6 +16,8 @@ export interface LocalSandbox {
   readonly uid: number | null
   readonly path: readonly string[]
   readonly mounts: readonly string[]
+  /** Its only way out, where its environment limits the network: the relay's sockets, and whether a proxy is among them. */
+  readonly relay?: { readonly dir: string; readonly proxy: boolean } | null
 }
 
 const SYSTEM_PATH = '/usr/local/bin:/usr/bin:/bin'
@@ -149,6 +153,7 @@ export function insideEnvironment(
     LANG: 'C.UTF-8',
     GIT_CONFIG_SYSTEM: paths.gitConfig,
     GIT_TERMINAL_PROMPT: '0',
+    ...(sandbox.relay?.proxy === true ? proxyEnvironment() : {}),
     ...extra,
   }
 }
@@ -164,9 +169,20 @@ export function insideCommand(
   options: { readonly infoFd?: number; readonly mark: string },
 ): string[] {
   const user = sandbox.uid === null ? [] : asUser(sandbox.uid)
-  if (sandbox.isolation === 'bubblewrap') return [...user, ...bubblewrap(sandbox, options.infoFd), ...argv]
+  if (sandbox.isolation === 'bubblewrap')
+    return [...user, ...bubblewrap(sandbox, options.infoFd), ...(sandbox.relay ? withRelay(argv) : argv)]
   const dies = user.length > 0 ? user : findProgram('setpriv') === null ? [] : ['setpriv', '--pdeathsig', 'KILL']
   return [...dies, 'env', `HANGAR_SANDBOX=${sandbox.id}`, `HANGAR_RUN=${options.mark}`, ...argv]
+}
+
+/** Each command has a network of its own, so each begins with the relay's end in it, and waits until that listens. */
+function withRelay(argv: readonly string[]): string[] {
+  const port = RELAY_PORTS.gateway.toString(16).toUpperCase().padStart(4, '0')
+  const script = `sh /run/hangar/relay &
+i=0
+until grep -qE ':${port} [0-9A-F:]+ 0A ' /proc/net/tcp || [ $i -ge 200 ]; do i=$((i+1)); sleep 0.01; done
+exec "$@"`
+  return ['sh', '-c', script, 'sh', ...argv]
 }
 
 function bubblewrap(sandbox: LocalSandbox, infoFd: number | undefined): string[] {
@@ -177,6 +193,7 @@ function bubblewrap(sandbox: LocalSandbox, infoFd: number | undefined): string[]
     findProgram('bwrap') ?? 'bwrap',
     ...namespaces(),
     '--new-session',
+    ...(sandbox.relay ? ['--unshare-net'] : []),
     ...['--uid', '1000', '--gid', '1000', '--hostname', 'hangar'],
     ...['--ro-bind', '/usr', '/usr'],
     ...['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32'].flatMap(rootEntry),
@@ -186,6 +203,7 @@ function bubblewrap(sandbox: LocalSandbox, infoFd: number | undefined): string[]
     ...['--proc', '/proc', '--dev', '/dev', '--tmpfs', '/tmp', '--perms', '1777', '--dir', '/var/tmp'],
     ...['--bind', join(sandbox.dir, 'home'), paths.home],
     ...['--ro-bind', run, dirname(paths.grantFile)],
+    ...(sandbox.relay ? ['--ro-bind', sandbox.relay.dir, RELAY_DIR] : []),
     ...[...sandbox.path, ...sandbox.mounts].flatMap(hostEntry),
     ...['--chdir', paths.repo],
     ...(infoFd === undefined ? [] : ['--info-fd', String(infoFd)]),

@@ -5,6 +5,8 @@ import { errors } from '../../domain/errors.ts'
 import type { SandboxSpec } from '../../domain/sandbox.ts'
 import { type HostFacts, type Isolation, insidePaths, type LocalSandbox, userReaches } from './local-isolation.ts'
 import { reapScript } from './local-processes.ts'
+import type { Relay } from './relay.ts'
+import { RELAY_DIR, RELAY_PORTS, relayScript } from './relay-inside.ts'
 import { authorization, gitConfig } from './sandbox-git.ts'
 
 /** First of 100,000 user ids that sandboxes get, one each; above all that systems and containers hand out by themselves. */
@@ -42,6 +44,7 @@ export async function makeSandbox(
     readonly helperFile: string
     readonly isolation: Isolation
     readonly host: HostFacts
+    readonly relay?: Pick<Relay, 'directoryFor'>
   },
   spec: SandboxSpec,
 ): Promise<LocalSandbox> {
@@ -49,18 +52,28 @@ export async function makeSandbox(
   await mkdir(deps.sandboxesDir, { recursive: true, mode: 0o711 })
   await chmod(deps.sandboxesDir, 0o711)
   const known = await readSandbox(deps.sandboxesDir, spec.id)
+  const isolation = known?.isolation ?? deps.isolation
+  if (spec.egress !== null && (isolation !== 'bubblewrap' || deps.relay === undefined))
+    throw errors.sandboxFailed(
+      'its environment limits the network (egress), which only bubblewrap can keep on this host: install bubblewrap, or take egress out',
+    )
   if (known === null) await mkdir(dir, { recursive: true, mode: 0o700 })
   const plain: LocalSandbox = {
     id: spec.id,
     dir,
-    isolation: known?.isolation ?? deps.isolation,
+    isolation,
     uid: null,
     path: spec.path,
     mounts: spec.mounts,
+    relay:
+      spec.egress === null || deps.relay === undefined
+        ? null
+        : { dir: await deps.relay.directoryFor(spec.egress), proxy: spec.egress.length > 0 },
   }
   const sandbox = { ...plain, uid: known === null ? await chooseUid(deps, plain) : known.uid }
   await layOut(sandbox, spec, deps.helperFile)
-  const record = { isolation: sandbox.isolation, uid: sandbox.uid, path: sandbox.path, mounts: sandbox.mounts }
+  const { uid, path, mounts, relay } = sandbox
+  const record = { isolation, uid, path, mounts, relay }
   await writeFile(join(dir, 'sandbox.json.tmp'), JSON.stringify(record), { mode: 0o600 })
   await rename(join(dir, 'sandbox.json.tmp'), join(dir, 'sandbox.json'))
   return sandbox
@@ -124,6 +137,7 @@ async function layOut(sandbox: LocalSandbox, spec: SandboxSpec, helperFile: stri
   await put(join(run, 'grant'), `${spec.grant}\n`, 0o600)
   await put(join(run, 'authorization'), authorization(spec), 0o600)
   await put(join(run, 'gitconfig'), gitConfig(spec.gatewayUrl, insidePaths(sandbox).grantFile), 0o644)
+  if (sandbox.relay) await put(join(run, 'relay'), relayScript({ dir: RELAY_DIR, ports: RELAY_PORTS }), 0o644)
   await writeFile(join(dir, 'reap'), reapScript(sandbox), { mode: 0o600 })
 }
 

@@ -7,7 +7,7 @@ import { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { errors } from '../../domain/errors.ts'
 import type { Clock, Log } from '../../domain/ports.ts'
-import type { Provider, SandboxRef, TurnOutput, TurnStart } from '../../domain/sandbox.ts'
+import type { Provider, SandboxRef, SandboxSpec, TurnOutput, TurnStart } from '../../domain/sandbox.ts'
 import { isAlive, readLogs, readMark, readTurnProcess, type TurnFiles, turnFiles } from '../turn-record.ts'
 import { type DirectoryChanges, watchDirectory } from './directory-changes.ts'
 import { execInside, startInside, waitForExit } from './local-exec.ts'
@@ -24,6 +24,8 @@ import {
 import { isPaused, pauseSandbox, resumeSandbox } from './local-pause.ts'
 import { findProcesses, killFound, killSandbox, signalProcess } from './local-processes.ts'
 import { listSandboxes, makeSandbox, readSandbox, removeSandboxDir, sandboxDir, sweepGone } from './local-sandbox.ts'
+import type { Relay } from './relay.ts'
+import { RELAY_URL } from './relay-inside.ts'
 
 export interface LocalProviderDeps {
   /** Holds one directory a sandbox; made when absent, mode 711. */
@@ -32,6 +34,8 @@ export interface LocalProviderDeps {
   readonly helperFile: string
   readonly clock: Clock
   readonly log: Log
+  /** The way out of sandboxes whose network is limited; without it such are refused. */
+  readonly relay?: Pick<Relay, 'directoryFor'>
   /** Default: the best that works here. */
   readonly isolation?: Isolation
 }
@@ -67,15 +71,15 @@ class LocalProvider implements Provider {
   }
 
   capabilities() {
-    return { pause: true, limits: [], network: false }
+    return { pause: true, limits: [], network: this.#best === 'bubblewrap' }
   }
 
-  gatewayUrl(url: string) {
-    return url
+  gatewayUrl(url: string, egress: SandboxSpec['egress']) {
+    return egress === null ? url : RELAY_URL
   }
 
   async describe() {
-    const shared = "programs use the host's network"
+    const shared = "programs use the host's network, unless their environment has egress"
     switch (this.#best) {
       case 'bubblewrap':
         return { level: 'ok', text: `bubblewrap: own processes, files and user; ${shared}` } as const

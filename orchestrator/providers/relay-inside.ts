@@ -4,6 +4,19 @@
 export const RELAY_PORTS = { gateway: 4264, proxy: 4265 }
 /** Where the relay's directory is bound. */
 export const RELAY_DIR = '/run/hangar-net'
+/** The gateway's base URL as a sandbox behind the relay reaches it. */
+export const RELAY_URL = `http://127.0.0.1:${RELAY_PORTS.gateway}`
+
+/** Variables by which programs find the proxy. */
+export function proxyEnvironment(): Record<string, string> {
+  const proxy = `http://127.0.0.1:${RELAY_PORTS.proxy}`
+  const named = (names: readonly string[], value: string) => names.map((name) => [name, value] as const)
+  return Object.fromEntries([
+    ...named(['HTTPS_PROXY', 'https_proxy', 'HTTP_PROXY', 'http_proxy'], proxy),
+    ...named(['NO_PROXY', 'no_proxy'], '127.0.0.1,localhost'),
+  ])
+}
+
 /** Any one of these will do, the lightest first. */
 export const RELAY_PROGRAMS = ['socat', 'perl', 'python3', 'node'] as const
 
