@@ -81,7 +81,7 @@ net.createServer({ allowHalfOpen: true }, (client) => {
   const server = net.connect({ path, allowHalfOpen: true });
   client.pipe(server); server.pipe(client);
   client.on("error", () => server.destroy()); server.on("error", () => client.destroy());
-  client.on("close", () => server.destroy()); server.on("close", () => client.destroy());
+  client.on("close", () => client.readableEnded || server.destroy()); server.on("close", () => server.readableEnded || client.destroy());
 }).listen(Number(port), "127.0.0.1");`
 
 /** A script of sh that keeps both ends listening, begun with the container as the user that its first process has. */

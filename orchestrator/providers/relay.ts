@@ -92,8 +92,13 @@ function joinTo(inside: Socket, to: { readonly host: string; readonly port: numb
   })
   inside.on('error', () => outside.destroy())
   outside.on('error', () => inside.destroy())
-  inside.on('close', () => outside.destroy())
-  outside.on('close', () => inside.destroy())
+  // Only one that closes before its end cuts the other off: what was said before an end may still be on its way.
+  inside.on('close', () => {
+    if (!inside.readableEnded) outside.destroy()
+  })
+  outside.on('close', () => {
+    if (!outside.readableEnded) inside.destroy()
+  })
   return outside
 }
 

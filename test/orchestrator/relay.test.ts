@@ -113,3 +113,21 @@ t.test('a data directory whose path is too long for a socket is said so', async 
   const relay = createRelay({ dir: join(dir, 'x'.repeat(120)), gateway, log: silent })
   await t.rejects(relay.directoryFor([]), { code: 'config_invalid', message: /HANGAR_DATA/ })
 })
+
+t.test('a reader that is slow gets all of it, though the other end has long closed', async (t) => {
+  const bytes = Buffer.alloc(8_000_000, 'relayed')
+  const giver = createServer((socket) => socket.end(bytes))
+  await new Promise<void>((resolve) => giver.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => void giver.close())
+  const { port } = giver.address() as { port: number }
+  const relay = createRelay({ dir: join(dir, 'slow'), gateway: { host: '127.0.0.1', port }, log: silent })
+  t.teardown(() => relay.close())
+  const socket = connect({ path: join(await relay.directoryFor([]), 'gateway.sock'), allowHalfOpen: true })
+  socket.end()
+  let read = 0
+  for await (const chunk of socket as AsyncIterable<Buffer>) {
+    read += chunk.length
+    if (read > bytes.length - 1_500_000) await sleep(20)
+  }
+  t.equal(read, bytes.length)
+})
