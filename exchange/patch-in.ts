@@ -5,11 +5,12 @@ import { join } from 'node:path'
 import { HangarError } from '../domain/errors.ts'
 import { DEFAULT_LIMITS, MB } from '../domain/limits.ts'
 import type { Oid } from '../domain/names.ts'
+import { STRICT } from '../gateway/git/ingest.ts'
 import { git, runGit } from '../gateway/git/process.ts'
 import { openQuarantine } from '../gateway/git/quarantine.ts'
 import type { Repository } from '../gateway/git/repository.ts'
 import { type Checkpoint, workingTree, writeCheckpoint } from './checkpoint.ts'
-import { type GitEnv, rawDiff, refuseChange } from './tree-check.ts'
+import { type GitEnv, type HandedChange, rawDiff, refuseChange } from './tree-check.ts'
 
 export type PatchOutcome =
   | { readonly ok: true; readonly checkpoint: Oid }
@@ -72,12 +73,27 @@ async function applyOne(repo: Repository, before: Oid, patch: Uint8Array, env: G
     if (run.exitCode !== 0) return { ok: false, reason: reasonOf(run.stderr) }
     const tree = (await git({ gitDir: repo.dir, env, args: ['write-tree'] })).toString('latin1').trim() as Oid
     const hostile = await refuseChange(repo, { from: before, to: tree, env }, 'patch')
-    return hostile === null ? { ok: true, tree } : { ok: false, reason: hostile }
+    const reason = hostile ?? (await refusedByFsck(repo, { from: before, to: tree, env }))
+    return reason === null ? { ok: true, tree } : { ok: false, reason }
   } catch (error) {
     if (error instanceof HangarError && ['limit_passed', 'invalid_context'].includes(error.code))
       return { ok: false, reason: error.message }
     throw error
   }
+}
+
+/** What git's own check says of the trees that the patch has changed, and of files such as `.gitmodules` in them; null when all is well. */
+async function refusedByFsck(repo: Repository, { from, to, env }: HandedChange): Promise<string | null> {
+  const at = { gitDir: repo.dir, env }
+  const list = ['rev-list', '--objects', '--no-object-names', '--filter=blob:none', to, `^${from}`]
+  const trees = await git({ ...at, args: list })
+  if (trees.length === 0) return null
+  const pack = await git({ ...at, args: ['pack-objects', '-q', '--stdout'], input: trees })
+  // No push would be taken with them either, so that the work could not come back.
+  const run = await runGit({ ...at, args: ['index-pack', '--stdin', STRICT], input: pack })
+  if (run.exitCode === 0) return null
+  const line = run.stderr.split('\n').find((text) => /^(?:fatal|error): /.test(text)) ?? 'its trees are not taken'
+  return `git refuses what it makes: ${line.replace(/^(?:fatal|error): /, '').slice(0, 500)}`
 }
 
 const APPLY = {

@@ -557,6 +557,11 @@ t.test('a patch that brings what may not enter, or does not apply', async (t) =>
       (path) => patch(path, HEADER(path), /invalid path|read as \.git/),
     ),
     patch('a link to an absolute path', LINK('l', '/etc/passwd'), /"l" is a symbolic link to "\/etc\/passwd", outside/),
+    patch(
+      'a .gitmodules that git would refuse to push back',
+      'diff --git a/vendored/.gitmodules b/vendored/.gitmodules\nnew file mode 100644\n--- /dev/null\n+++ b/vendored/.gitmodules\n@@ -0,0 +1,3 @@\n+[submodule "x"]\n+\tpath = x\n+\turl = --upload-pack=x\n',
+      /gitmodulesUrl/,
+    ),
     patch('a link into .git', LINK('l', '.git/config'), /inside of \.git/),
     patch('links that lead out together', `${LINK('dir/s', '../sub')}${LINK('l', 'dir/s/../..')}`, /"l" .* outside/),
     patch('a file written through a new link', `${LINK('l', 'dir')}${HEADER('l/x')}`, /beyond a symbolic link/),
