@@ -2,6 +2,7 @@
 import { rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { readConfig } from '../../domain/config.ts'
 import { type Hangar, shell, startHangar, temporaryDirectory, waitUntil } from './support.ts'
 
 const OBEDIENT = 'read -r line; eval "$line"'
@@ -125,6 +126,17 @@ t.test('budgets', async (t) => {
       outcome: 'timed_out',
       error: { code: 'timed_out', message: /had not ended after 0\.03 minute/ },
     })
+  })
+})
+
+t.test('a price that is no number is refused', async (t) => {
+  const dir = temporaryDirectory(t)
+  const prices = join(dir, 'prices.json')
+  const price = '{"input":1,"output":1e999,"cache_read":0,"cache_write":0}'
+  writeFileSync(prices, `{"date":"2026-11-01","models":{"model-a":${price}}}`)
+  t.throws(() => readConfig({ env: { HANGAR_DATA: dir, HANGAR_PRICES_FILE: prices } }), {
+    code: 'config_invalid',
+    message: /prices\.json.*model-a\.output: must be <= 1000000/,
   })
 })
 
