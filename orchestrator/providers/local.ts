@@ -230,9 +230,10 @@ class LocalProvider implements Provider {
     await this.#clearLost(sandbox, files)
   }
 
-  async #signalSupervisor(files: TurnFiles, signal: NodeJS.Signals) {
+  /** A supervisor leads a process group of its alarm and its pumps. They end with it, but not if they are paused: they are killed with it. */
+  async #signalSupervisor(files: TurnFiles, signal: 'SIGTERM' | 'SIGKILL') {
     const mark = await readMark(files)
-    if (mark !== null && (await isAlive(mark))) signalProcess(mark.pid, signal)
+    if (mark !== null && (await isAlive(mark))) signalProcess(signal === 'SIGKILL' ? -mark.pid : mark.pid, signal)
   }
 
   async #endsWithin(files: TurnFiles, ms: number): Promise<boolean> {

@@ -1,6 +1,6 @@
 /** What every provider must do, as one suite that runs over any of them. */
 import { spawn } from 'node:child_process'
-import { readdirSync, readFileSync } from 'node:fs'
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
@@ -75,16 +75,23 @@ export async function readToEnd(
 
 /** Processes of the host whose command line holds the text; zombies have none. */
 export function processesNaming(text: string): number[] {
-  return readdirSync('/proc')
-    .filter((name) => /^\d+$/.test(name) && Number(name) !== process.pid)
-    .filter((name) => {
-      try {
-        return readFileSync(`/proc/${name}/cmdline`, 'latin1').includes(text)
-      } catch {
-        return false
-      }
-    })
-    .map(Number)
+  return processesWith((pid) => readFileSync(`/proc/${pid}/cmdline`, 'latin1').includes(text))
+}
+
+/** Those whose working directory is in a sandbox, or was. */
+function processesIn(id: string): number[] {
+  return processesWith((pid) => readlinkSync(`/proc/${pid}/cwd`).includes(id))
+}
+
+function processesWith(test: (pid: number) => boolean): number[] {
+  const pids = readdirSync('/proc').filter((name) => /^\d+$/.test(name))
+  return pids.map(Number).filter((pid) => {
+    try {
+      return pid !== process.pid && test(pid)
+    } catch {
+      return false
+    }
+  })
 }
 
 export async function noneLeft(text: string): Promise<number> {
@@ -373,6 +380,8 @@ export async function conformance(t: Test, name: string, subject: ConformanceSub
       await provider.destroy(ref(other.id))
       await provider.destroy(ref(other.id))
       t.equal(await noneLeft(marker), 0)
+      for (let tries = 0; tries < 100 && processesIn(other.id).length > 0; tries++) await sleep(30)
+      t.same(processesIn(other.id), [], 'nor what kept its log')
       t.equal((await provider.inspect(ref(other.id))).state, 'gone')
       await t.rejects(provider.exec(ref(other.id), ['true'], execOptions), { code: 'sandbox_lost' })
       t.notOk((await provider.list()).some((found) => found.id === other.id))
