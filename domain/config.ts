@@ -32,7 +32,7 @@ const SecretShape = Type.Object(
 )
 
 /** Where turns run; each has its own needs, checked when the settings are read. */
-const PROVIDER_KINDS = ['local', 'docker'] as const
+const PROVIDER_KINDS = ['local', 'docker', 'kubernetes'] as const
 export type ProviderKind = (typeof PROVIDER_KINDS)[number]
 
 const EnvironmentShape = Type.Object(
@@ -124,6 +124,36 @@ export const SETTINGS = [
     doc: 'US dollars that a turn may cost, as its agent reports them or by the price table, where nothing nearer says.',
   },
   {
+    path: 'kubernetes.namespace',
+    schema: Type.String({ pattern: '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$' }),
+    default: 'hangar-sandboxes',
+    doc: 'kubernetes: the namespace of the pods that sandboxes are.',
+  },
+  {
+    path: 'kubernetes.kubeconfig',
+    schema: Type.Union([Type.Null(), Type.String({ minLength: 1 })]),
+    default: null,
+    doc: 'kubernetes: a kubeconfig file. Without one it is `KUBECONFIG` or ~/.kube/config, and in a pod its own service account.',
+  },
+  {
+    path: 'kubernetes.gateway_url',
+    schema: Type.Union([Type.Null(), Type.String({ pattern: '^https?://[^ ]+$' })]),
+    default: null,
+    doc: 'kubernetes: the URL at which pods reach this server, as `http://hangar.hangar.svc:4264`. It has to be set.',
+  },
+  {
+    path: 'kubernetes.node_selector',
+    schema: Type.String({ pattern: '^([A-Za-z0-9./_-]+=[A-Za-z0-9._-]*(,(?=.)|$))*$' }),
+    default: '',
+    doc: 'kubernetes: labels of the nodes that pods may run on, as `pool=agents,disk=ssd`.',
+  },
+  {
+    path: 'kubernetes.runtime_class',
+    schema: Type.Union([Type.Null(), Type.String({ minLength: 1 })]),
+    default: null,
+    doc: 'kubernetes: the RuntimeClass of pods, as `gvisor`, where the cluster has one.',
+  },
+  {
     path: 'prices_file',
     schema: Type.Union([Type.Null(), Type.String({ minLength: 1 })]),
     default: null,
@@ -199,19 +229,27 @@ export const SETTINGS = [
 
 /** The settings of an environment, in words; docs/settings.md is made from this table. */
 export const ENVIRONMENT_SETTINGS = [
-  { path: 'provider', default: '`local`', doc: 'Where turns run: `local` or `docker`.' },
+  { path: 'provider', default: '`local`', doc: 'Where turns run: `local`, `docker` or `kubernetes`.' },
   {
     path: 'image',
     default: 'none',
-    doc: 'docker: the image that sandboxes run, by tag or digest. It is never pulled by hangar.',
+    doc: 'docker, kubernetes: the image that sandboxes run, by tag or digest. With docker it is never pulled by hangar.',
   },
-  { path: 'limits.cpu', default: 'none', doc: 'docker: processors that a sandbox may use, `0.5` is half of one.' },
-  { path: 'limits.memory_mb', default: 'none', doc: 'docker: memory of a sandbox in MB, its /tmp included; no swap.' },
+  {
+    path: 'limits.cpu',
+    default: 'none',
+    doc: 'docker, kubernetes: processors that a sandbox may use, `0.5` is half of one.',
+  },
+  {
+    path: 'limits.memory_mb',
+    default: 'none',
+    doc: 'docker: memory of a sandbox in MB, its /tmp included; no swap. kubernetes: the same without /tmp, 4096 by default.',
+  },
   { path: 'limits.pids', default: '`4096`', doc: 'docker: processes and threads of a sandbox at once.' },
   {
     path: 'egress',
     default: 'what the provider gives',
-    doc: '`[]` lets a sandbox reach the gateway and nothing else, `["api.example.com:443"]` these as well, through a proxy (`HTTPS_PROXY`). local: needs bubblewrap.',
+    doc: '`[]` lets a sandbox reach the gateway and nothing else, `["api.example.com:443"]` these as well, through a proxy (`HTTPS_PROXY`). local: needs bubblewrap. kubernetes: by a NetworkPolicy, to addresses; without the setting a sandbox reaches the gateway and public addresses.',
   },
   {
     path: 'gateway_url',
@@ -315,6 +353,17 @@ export interface Environment {
   readonly budget: Budget
 }
 
+/** The cluster whose pods are sandboxes. */
+export interface KubernetesConfig {
+  readonly namespace: string
+  /** null: the default file, or in a pod its own service account. */
+  readonly kubeconfig: string | null
+  /** The gateway as pods reach it. */
+  readonly gatewayUrl: string | null
+  readonly nodeSelector: Readonly<Record<string, string>>
+  readonly runtimeClass: string | null
+}
+
 export interface Config {
   readonly dataDir: string
   readonly host: string
@@ -325,6 +374,7 @@ export interface Config {
   /** How long a closed session is kept; null: for ever. */
   readonly closedSessionsMs: number | null
   readonly environments: ReadonlyMap<string, Environment>
+  readonly kubernetes: KubernetesConfig
   /** The unix socket of the Docker engine, by `DOCKER_HOST`. */
   readonly dockerSocket: string
   /** null: the built-in table. */
@@ -383,6 +433,13 @@ export function readConfig(sources: ConfigSources): Config {
     },
     closedSessionsMs: daysOf(values.get('retention.closed_sessions_days') as number | null),
     environments: environmentsOf(file.environments ?? {}, { budget, env: sources.env }),
+    kubernetes: {
+      namespace: values.get('kubernetes.namespace') as string,
+      kubeconfig: values.get('kubernetes.kubeconfig') as string | null,
+      gatewayUrl: (values.get('kubernetes.gateway_url') as string | null)?.replace(/\/+$/, '') ?? null,
+      nodeSelector: labelsOf(values.get('kubernetes.node_selector') as string),
+      runtimeClass: values.get('kubernetes.runtime_class') as string | null,
+    },
     dockerSocket: dockerSocket(sources.env),
     prices: pricesFile === null ? null : readPrices(pricesFile),
   }
@@ -437,6 +494,12 @@ function dockerSocket(env: ConfigSources['env']): string {
   return host
 }
 
+/** `a=b,c=d`. */
+function labelsOf(text: string): Record<string, string> {
+  const terms = text.split(',').filter((term) => term !== '')
+  return Object.fromEntries(terms.map((term) => [term.slice(0, term.indexOf('=')), term.slice(term.indexOf('=') + 1)]))
+}
+
 /** What a provider cannot keep is refused here: a limit that is set and not kept protects nobody. */
 function sandboxSettings(
   name: string,
@@ -459,11 +522,18 @@ function sandboxSettings(
     for (const setting of ['image', 'limits'] as const)
       if (shape[setting] !== undefined)
         throw refuse(setting, 'the local provider cannot keep it; take it out, or set "provider": "docker"')
-  if (settings.egress !== null && settings.gatewayUrl !== null)
+  if (provider !== 'kubernetes' && settings.egress !== null && settings.gatewayUrl !== null)
     throw refuse(
       'gateway_url',
       'with egress the gateway is reached through a relay, at an address of its own; take one of the two out',
     )
+  if (provider === 'kubernetes' && settings.limits.pids !== null)
+    throw refuse(
+      'limits.pids',
+      'it is set for a whole cluster (podPidsLimit of its kubelets), not for a pod; take it out',
+    )
+  if (provider === 'kubernetes' && shape.mounts !== undefined)
+    throw refuse('mounts', "a pod has none of this host's files; put them into its image")
   if (provider !== 'local' && settings.image === null)
     throw refuse('image', `the ${provider} provider needs one, for example "image": "node:22-bookworm"`)
   return settings

@@ -4,7 +4,7 @@ import { setMaxListeners } from 'node:events'
 import { mkdir, readFile } from 'node:fs/promises'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import express from 'express'
 import type { Config, ProviderKind } from '../domain/config.ts'
@@ -174,6 +174,17 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       })
       providers.set('docker', docker)
     }
+    if (await usesKubernetes(config, index)) {
+      // Loaded here alone: nobody without a cluster needs it.
+      const { createKubernetesProvider } = await import('../orchestrator/providers/kubernetes.ts')
+      const { kubeconfig, ...settings } = config.kubernetes
+      const install = { ...settings, instance: instanceOf(signer.publicKeyArmored) }
+      const made = createKubernetesProvider({ kubeconfig, install, helperDir: dirname(HELPER), log })
+      providers.set(
+        'kubernetes',
+        keep(made, (value) => value.close()),
+      )
+    }
     const environments = createEnvironments({ config, providers, url })
     const records = createSessionRecords({ repositories, ledger, index, clock })
     const events = createSessionEvents({ index, clock })
@@ -339,6 +350,18 @@ async function usesDocker(config: Config, index: Index): Promise<boolean> {
 
 function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || host.startsWith('127.')
+}
+
+/** The same of pods. Throws `config_invalid` where they would not know how to reach this server. */
+async function usesKubernetes(config: Config, index: Index): Promise<boolean> {
+  const named = [...config.environments.values()].filter(({ provider }) => provider === 'kubernetes')
+  const lost = named.find(({ gatewayUrl }) => gatewayUrl === null && config.kubernetes.gatewayUrl === null)
+  if (lost !== undefined)
+    throw errors.configInvalid(
+      `kubernetes.gateway_url is not set, and environment ${lost.name} has pods: give the URL at which they reach this server, for example http://hangar.hangar.svc:4264`,
+    )
+  if (named.length > 0) return true
+  return (await index.sessions.range()).some(([, { session }]) => session.sandbox?.provider === 'kubernetes')
 }
 
 /** What tells this store's sandboxes from those of others on the same engine: it goes where the store's keys go. */

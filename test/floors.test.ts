@@ -20,11 +20,13 @@ const PACKAGES: Readonly<Record<string, readonly string[]>> = {
   '@sinclair/typebox': ['domain/', 'surfaces/', 'orchestrator/harnesses/', 'orchestrator/repo-environment.ts'],
   '@modelcontextprotocol/sdk': ['surfaces/mcp/'],
   express: ['surfaces/', 'hooks/', 'gateway/http/'],
+  '@kubernetes/client-node': ['orchestrator/providers/kubernetes.ts'],
   'tar-stream': [
     'exchange/io-prepare.ts',
     'exchange/io-collect.ts',
     'exchange/conversation-state.ts',
     'orchestrator/providers/docker-container.ts',
+    'orchestrator/providers/kubernetes-install.ts',
   ],
   commander: ['cli/'],
   pino: ['cli/commands/serve.ts'],

@@ -26,6 +26,7 @@ export function addDoctorCommand(program: Command): void {
         gitFinding(),
         ...(await isolationFindings()),
         ...(await dockerFindings()),
+        ...(await kubernetesFindings()),
         ...(await agentFindings()),
         await serverFinding(context),
       ]
@@ -106,6 +107,28 @@ async function dockerFindings(): Promise<Finding[]> {
   } catch {
     // Wrong settings are told once, with the agents.
     return []
+  }
+}
+
+/** Whether the cluster answers, where an environment uses it. */
+async function kubernetesFindings(): Promise<Finding[]> {
+  const { readConfig } = await import('../../domain/config.ts')
+  try {
+    const { environments, kubernetes } = readConfig({ env: process.env })
+    if (![...environments.values()].some(({ provider }) => provider === 'kubernetes')) return []
+    const { createKubernetesProvider } = await import('../../orchestrator/providers/kubernetes.ts')
+    const { kubeconfig, ...settings } = kubernetes
+    const log = { info: () => {}, warn: () => {}, error: () => {} }
+    const provider = createKubernetesProvider({
+      kubeconfig,
+      install: { ...settings, instance: 'doctor' },
+      helperDir: '',
+      log,
+    })
+    const { level, text } = await provider.describe()
+    return [{ level, what: 'kubernetes', text }]
+  } catch (error) {
+    return [{ level: 'missing', what: 'kubernetes', text: error instanceof Error ? error.message : String(error) }]
   }
 }
 
