@@ -22,7 +22,15 @@ const BudgetShape = Type.Object(
   strict,
 )
 
+/** 0 to 65535. */
+const PORT = '([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])'
+
 const VariableName = Type.String({ pattern: '^[A-Za-z_][A-Za-z0-9_]*$' })
+/** What a program can be started with: no argument and no variable can hold a NUL. */
+const Argument = Type.String({ pattern: '^[^\\0]*$', description: 'Text without NUL.' })
+/** Variables by name, of an environment as of a repo's own file. */
+export const VariablesShape = Type.Record(VariableName, Argument, strict)
+const AbsolutePath = Type.String({ pattern: '^/[^\\0]*$', description: 'An absolute path.' })
 const SecretShape = Type.Object(
   {
     from: Type.String({ pattern: '^(env|file):.+$', description: '`env:NAME` or `file:PATH`.' }),
@@ -49,25 +57,25 @@ const EnvironmentShape = Type.Object(
         strict,
       ),
     ),
-    egress: Type.Optional(Type.Array(Type.String({ pattern: '^[A-Za-z0-9.-]+:[0-9]{1,5}$' }))),
+    egress: Type.Optional(Type.Array(Type.String({ pattern: `^[A-Za-z0-9.-]+:${PORT}$`, description: 'HOST:PORT.' }))),
     gateway_url: Type.Optional(Type.String({ pattern: '^https?://[^ ]+$' })),
     harness: Type.Optional(Type.Union(HARNESS_KINDS.map((kind) => Type.Literal(kind)))),
     harness_options: Type.Optional(
       Type.Object(
         {
-          argv: Type.Optional(Type.Array(Type.String(), { minItems: 1 })),
+          argv: Type.Optional(Type.Array(Argument, { minItems: 1 })),
           model: Type.Optional(Type.String({ minLength: 1 })),
           provider: Type.Optional(Type.String({ minLength: 1 })),
-          args: Type.Optional(Type.Array(Type.String())),
+          args: Type.Optional(Type.Array(Argument)),
         },
         strict,
       ),
     ),
     setup: Type.Optional(Type.String({ minLength: 1 })),
-    env: Type.Optional(Type.Record(VariableName, Type.String())),
-    secrets: Type.Optional(Type.Record(VariableName, SecretShape)),
+    env: Type.Optional(VariablesShape),
+    secrets: Type.Optional(Type.Record(VariableName, SecretShape, strict)),
     path: Type.Optional(Strings),
-    mounts: Type.Optional(Strings),
+    mounts: Type.Optional(Type.Array(AbsolutePath)),
     timeout_minutes: Type.Optional(Positive),
     idle_suspend_minutes: Type.Optional(Type.Union([Type.Null(), Positive])),
     budget: Type.Optional(BudgetShape),
@@ -89,7 +97,7 @@ const mb = (bytes: number) => bytes / MB
 export const SETTINGS = [
   {
     path: 'listen',
-    schema: Type.String({ pattern: '^[^ ]+:[0-9]{1,5}$' }),
+    schema: Type.String({ pattern: `^[^ ]+:${PORT}$`, description: 'ADDRESS:PORT, the port 0 to 65535.' }),
     default: '127.0.0.1:4264',
     doc: 'Address and port that the server listens on. Port 0 takes a free one.',
   },
@@ -312,7 +320,9 @@ export const ENVIRONMENT_SETTINGS = [
 const FileShape = Type.Object(
   {
     ...groupedShapes(),
-    environments: Type.Optional(Type.Record(Type.String({ pattern: '^[a-z0-9][a-z0-9-]{0,62}$' }), EnvironmentShape)),
+    environments: Type.Optional(
+      Type.Record(Type.String({ pattern: '^[a-z0-9][a-z0-9-]{0,62}$' }), EnvironmentShape, strict),
+    ),
   },
   strict,
 )
@@ -605,7 +615,9 @@ function secretValue(setting: string, from: string, env: ConfigSources['env']): 
   } catch (cause) {
     throw refuse(`the file cannot be read: ${messageOf(cause)}`, cause)
   }
-  if (value === undefined || value === '') throw refuse("it is not set in the server's environment, or empty")
+  if (value === undefined || value === '')
+    throw refuse(kind === 'env' ? "it is not set in the server's environment, or empty" : 'the file is empty')
+  if (value.includes('\0')) throw refuse('it holds a NUL byte, which no variable can; store it encoded')
   if (value.trim().length < MIN_SECRET_CHARACTERS)
     throw refuse(`it has fewer than ${MIN_SECRET_CHARACTERS} characters, so it could not be masked in what comes back`)
   return value

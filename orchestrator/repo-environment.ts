@@ -1,5 +1,6 @@
 /** What a repo itself says of its environment, in `.hangar/environment.json`: only what concerns the inside of a sandbox is its to decide. */
 import { Type } from '@sinclair/typebox'
+import { VariablesShape } from '../domain/config.ts'
 import { messageOf } from '../domain/errors.ts'
 import type { Oid } from '../domain/names.ts'
 import { parseShape } from '../domain/schema.ts'
@@ -11,8 +12,8 @@ const MAX_BYTES = 64 * 1024
 
 const Shape = Type.Object(
   {
-    setup: Type.Optional(Type.String({ minLength: 1, maxLength: 16_384 })),
-    env: Type.Optional(Type.Record(Type.String({ pattern: '^[A-Za-z_][A-Za-z0-9_]*$' }), Type.String())),
+    setup: Type.Optional(Type.String({ pattern: '^[^\\0]+$', maxLength: 16_384 })),
+    env: Type.Optional(VariablesShape),
   },
   { additionalProperties: false },
 )

@@ -27,6 +27,8 @@ export const BudgetShape = Type.Object(
   { ...strict, description: 'Limits; absent ones come from the session, the environment, the settings.' },
 )
 
+export const SessionStateShape = oneOf(['creating', 'idle', 'running', 'suspended', 'closed', 'failed'] as const)
+
 const Encoding = Type.Optional(Type.Literal('base64', { description: 'How content is encoded; absent: as text.' }))
 const Name = Type.Optional(
   Type.String({ description: 'A safe relative path; made up when absent, numbered when taken.' }),
@@ -122,7 +124,7 @@ export const SessionShape = Type.Object({
   branch: Type.String({ description: 'hangar/<name>' }),
   base_commit: orNull(Commit),
   head_commit: orNull(Commit),
-  state: oneOf(['creating', 'idle', 'running', 'suspended', 'closed', 'failed'] as const),
+  state: SessionStateShape,
   needs_input: orNull(Type.String({ description: 'The question that waits for a person.' })),
   question_options: Type.Array(Type.String()),
   harness: Type.String(),

@@ -6,7 +6,7 @@ import { parseRepoSlug, parseSessionName, type SessionName, workBranch } from '.
 import type { SessionEntry } from '../../gateway/state/index.ts'
 import { waitForTurn } from '../../orchestrator/waiting.ts'
 import { messageOfWire } from '../context-wire.ts'
-import { listOf, messageFields, SessionRef, SessionShape, TurnShape, WaitShape } from '../shapes.ts'
+import { listOf, messageFields, SessionRef, SessionShape, SessionStateShape, TurnShape, WaitShape } from '../shapes.ts'
 import { sessionView, turnView, waitView } from '../views.ts'
 import {
   type ArtifactLink,
@@ -136,7 +136,7 @@ const listSessions = operation({
   input: Type.Object(
     {
       repo: Type.Optional(Type.String({ description: 'Only sessions of this repo, owner/name.' })),
-      state: Type.Optional(Type.String({ description: 'creating, idle, running, suspended, closed or failed.' })),
+      state: Type.Optional(SessionStateShape),
       needs_input: Type.Optional(Type.Boolean({ description: 'Only sessions that wait for an answer.' })),
       limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 200, default: PAGE, description: 'Sessions a page.' })),
       cursor: Type.Optional(

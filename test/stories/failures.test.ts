@@ -343,6 +343,7 @@ const TABLE: [string, string[], number, RegExp, Options?][] = [
     { cwd: join(dir, 'inway') },
   ],
   ['pull into no branch name', ['session', 'pull', 'work', '--branch', 'a..b'], 2, /no branch name/, { cwd: other }],
+  ['a state that is none', ['session', 'list', '--state', 'zz'], 2, /state: must be one of creating, idle, running/],
   // Repos and tokens.
   ['a slug that is none', ['repo', 'add', 'app'], 2, /owner\/name/],
   ['a repo that is there', ['repo', 'add', 'acme/app'], 2, /repo acme\/app already; git push/],

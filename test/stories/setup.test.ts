@@ -139,6 +139,10 @@ t.test("a repo's own environment says what is done inside its sandboxes, and not
   t.match((await begin(hangar, 'greedy', 'test ! -e ran')).warnings, [
     /^\.hangar\/environment\.json of the repo was left out: it: must NOT have additional properties \(mounts\)/,
   ])
+  await push({ env: { A: 'a\0b' } })
+  t.match((await begin(hangar, 'nul', 'true')).warnings, [/left out: it at \.env\.A: .*without NUL/])
+  await push({ env: { 'A=B': 'x' } })
+  t.match((await begin(hangar, 'sign', 'true')).warnings, [/left out: it at \.env: .*A=B/])
   await push('{ not JSON')
   t.match((await begin(hangar, 'broken', 'true')).warnings, [/environment\.json of the repo was left out/])
 })
