@@ -184,7 +184,7 @@ async function story(whole: Test): Promise<void> {
     await call('POST', '/api/sessions/bare/close', {})
   })
 
-  await whole.test('an orphan goes at the next start, and nothing is left when all is closed', async (t) => {
+  await whole.test('nothing is left when all is closed', async (t) => {
     const [policy] = peer.objects('networkpolicies')
     t.match(policy?.spec, {
       policyTypes: ['Ingress', 'Egress'],
