@@ -27,7 +27,9 @@ export const BudgetShape = Type.Object(
   { ...strict, description: 'Limits; absent ones come from the session, the environment, the settings.' },
 )
 
-export const SessionStateShape = oneOf(['creating', 'idle', 'running', 'suspended', 'closed', 'failed'] as const)
+export const SessionStateShape = oneOf(['creating', 'idle', 'running', 'suspended', 'closed', 'failed'] as const, {
+  description: "The session's state.",
+})
 
 const Encoding = Type.Optional(Type.Literal('base64', { description: 'How content is encoded; absent: as text.' }))
 const Name = Type.Optional(
