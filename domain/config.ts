@@ -3,85 +3,12 @@ import { readFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { type Static, type TSchema, Type } from '@sinclair/typebox'
+import { type Environment, EnvironmentShape, environmentsOf } from './environment.ts'
 import { errors, HangarError, messageOf } from './errors.ts'
-import { HARNESS_KINDS, type HarnessKind } from './harness.ts'
 import { DEFAULT_LIMITS, type Limits, MB } from './limits.ts'
 import type { Budget, PriceTable } from './run-event.ts'
-import type { SandboxLimits } from './sandbox.ts'
 import { parseShape } from './schema.ts'
-
-const strict = { additionalProperties: false } as const
-const Positive = Type.Number({ exclusiveMinimum: 0 })
-const Strings = Type.Array(Type.String({ minLength: 1 }))
-const BudgetShape = Type.Object(
-  {
-    max_minutes: Type.Optional(Positive),
-    max_tokens: Type.Optional(Positive),
-    max_cost_usd: Type.Optional(Positive),
-  },
-  strict,
-)
-
-/** 0 to 65535. */
-const PORT = '([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])'
-
-const VariableName = Type.String({ pattern: '^[A-Za-z_][A-Za-z0-9_]*$' })
-/** What a program can be started with: no argument and no variable can hold a NUL. */
-const Argument = Type.String({ pattern: '^[^\\0]*$', description: 'Text without NUL.' })
-/** Variables by name, of an environment as of a repo's own file. */
-export const VariablesShape = Type.Record(VariableName, Argument, strict)
-const AbsolutePath = Type.String({ pattern: '^/[^\\0]*$', description: 'An absolute path.' })
-const SecretShape = Type.Object(
-  {
-    from: Type.String({ pattern: '^(env|file):.+$', description: '`env:NAME` or `file:PATH`.' }),
-    phase: Type.Optional(Type.Union([Type.Literal('setup'), Type.Literal('agent')])),
-  },
-  strict,
-)
-
-/** Where turns run; each has its own needs, checked when the settings are read. */
-const PROVIDER_KINDS = ['local', 'docker', 'kubernetes'] as const
-export type ProviderKind = (typeof PROVIDER_KINDS)[number]
-
-const EnvironmentShape = Type.Object(
-  {
-    provider: Type.Optional(Type.Union(PROVIDER_KINDS.map((kind) => Type.Literal(kind)))),
-    image: Type.Optional(Type.String({ pattern: '^[^ ]+$' })),
-    limits: Type.Optional(
-      Type.Object(
-        {
-          cpu: Type.Optional(Positive),
-          memory_mb: Type.Optional(Type.Integer({ minimum: 16 })),
-          pids: Type.Optional(Type.Integer({ minimum: 16 })),
-        },
-        strict,
-      ),
-    ),
-    egress: Type.Optional(Type.Array(Type.String({ pattern: `^[A-Za-z0-9.-]+:${PORT}$`, description: 'HOST:PORT.' }))),
-    gateway_url: Type.Optional(Type.String({ pattern: '^https?://[^ ]+$' })),
-    harness: Type.Optional(Type.Union(HARNESS_KINDS.map((kind) => Type.Literal(kind)))),
-    harness_options: Type.Optional(
-      Type.Object(
-        {
-          argv: Type.Optional(Type.Array(Argument, { minItems: 1 })),
-          model: Type.Optional(Type.String({ minLength: 1 })),
-          provider: Type.Optional(Type.String({ minLength: 1 })),
-          args: Type.Optional(Type.Array(Argument)),
-        },
-        strict,
-      ),
-    ),
-    setup: Type.Optional(Type.String({ minLength: 1 })),
-    env: Type.Optional(VariablesShape),
-    secrets: Type.Optional(Type.Record(VariableName, SecretShape, strict)),
-    path: Type.Optional(Strings),
-    mounts: Type.Optional(Type.Array(AbsolutePath)),
-    timeout_minutes: Type.Optional(Positive),
-    idle_suspend_minutes: Type.Optional(Type.Union([Type.Null(), Positive])),
-    budget: Type.Optional(BudgetShape),
-  },
-  strict,
-)
+import { PORT, Positive, strict } from './setting-shapes.ts'
 
 /** One plain setting: its path in the config file, its variable `HANGAR_<PATH>`, its default, and what it is. */
 interface Setting {
@@ -235,88 +162,6 @@ export const SETTINGS = [
   },
 ] as const satisfies readonly Setting[]
 
-/** The settings of an environment, in words; docs/settings.md is made from this table. */
-export const ENVIRONMENT_SETTINGS = [
-  { path: 'provider', default: '`local`', doc: 'Where turns run: `local`, `docker` or `kubernetes`.' },
-  {
-    path: 'image',
-    default: 'none',
-    doc: 'docker, kubernetes: the image that sandboxes run, by tag or digest. With docker it is never pulled by hangar.',
-  },
-  {
-    path: 'limits.cpu',
-    default: 'none',
-    doc: 'docker, kubernetes: processors that a sandbox may use, `0.5` is half of one.',
-  },
-  {
-    path: 'limits.memory_mb',
-    default: 'none',
-    doc: 'docker: memory of a sandbox in MB, its /tmp included; no swap. kubernetes: the same without /tmp, 4096 by default.',
-  },
-  { path: 'limits.pids', default: '`4096`', doc: 'docker: processes and threads of a sandbox at once.' },
-  {
-    path: 'egress',
-    default: 'what the provider gives',
-    doc: '`[]` lets a sandbox reach the gateway and nothing else, `["api.example.com:443"]` these as well, through a proxy (`HTTPS_PROXY`). local: needs bubblewrap. kubernetes: by a NetworkPolicy, to addresses; without the setting a sandbox reaches the gateway and public addresses.',
-  },
-  {
-    path: 'gateway_url',
-    default: "the provider's",
-    doc: 'The URL at which sandboxes reach this server, where the one that the provider works out does not fit.',
-  },
-  {
-    path: 'harness',
-    default: '`command`',
-    doc: 'The agent program: `command` (any program, with the prompt on standard input), `claude`, `codex`, `pi` or `antigravity`.',
-  },
-  {
-    path: 'harness_options.argv',
-    default: 'none',
-    doc: 'command: the program and its arguments. Files that it names by absolute path are there inside the sandbox, read-only.',
-  },
-  { path: 'harness_options.model', default: "the program's own", doc: 'The model that the program is told to use.' },
-  { path: 'harness_options.provider', default: "the program's own", doc: 'pi: the provider of the model.' },
-  {
-    path: 'harness_options.args',
-    default: '`[]`',
-    doc: 'Further arguments of the program, for all but `command`, as `["-c", "model_provider=mine"]`.',
-  },
-  { path: 'env', default: '`{}`', doc: 'Variables of everything that runs in the sandbox.' },
-  {
-    path: 'setup',
-    default: 'none',
-    doc: 'A shell script that is run in the checkout of each fresh sandbox, before its first turn. What it made (HOME, ignored files) is kept and put back where script, image and lock files are the same.',
-  },
-  {
-    path: 'secrets.<NAME>',
-    default: '`{}`',
-    doc: 'Variables of the agent alone (`"phase": "agent"`, the default) or of the set-up alone (`"setup"`), `{"from": "env:NAME" or "file:PATH", "phase": …}`, read when the server starts. Their values are masked in all that comes back.',
-  },
-  { path: 'path', default: '`[]`', doc: 'Directories put before PATH in the sandbox, bound read-only.' },
-  { path: 'mounts', default: '`[]`', doc: 'Further files and directories of the host, bound read-only.' },
-  { path: 'timeout_minutes', default: '`60`', doc: 'Minutes that a turn may run, where its message does not say.' },
-  {
-    path: 'idle_suspend_minutes',
-    default: '`30`',
-    doc: 'Minutes after which an idle session is suspended: its sandbox goes, all of it is in git, and the next message makes a fresh one. `null`: never.',
-  },
-  {
-    path: 'budget.max_minutes',
-    default: '`budget.max_minutes`',
-    doc: 'Minutes that a turn may run; passing them ends it as over_budget.',
-  },
-  {
-    path: 'budget.max_tokens',
-    default: '`budget.max_tokens`',
-    doc: 'Tokens that a turn may use; passing them ends it as over_budget within one usage event.',
-  },
-  {
-    path: 'budget.max_cost_usd',
-    default: '`budget.max_cost_usd`',
-    doc: 'US dollars that a turn may cost; passing them ends it as over_budget.',
-  },
-] as const
-
 const FileShape = Type.Object(
   {
     ...groupedShapes(),
@@ -326,42 +171,6 @@ const FileShape = Type.Object(
   },
   strict,
 )
-
-/** How an agent program is run; which of these count depends on the harness. */
-export interface HarnessOptions {
-  /** command: its program; null when none is set, which is refused when a session is made. */
-  readonly argv: readonly string[] | null
-  readonly model: string | null
-  /** pi: the provider of its model. */
-  readonly provider: string | null
-  /** Further arguments, for all but command. */
-  readonly args: readonly string[]
-}
-
-/** An environment with every default filled in. */
-export interface Environment {
-  readonly name: string
-  readonly provider: ProviderKind
-  readonly image: string | null
-  readonly limits: SandboxLimits
-  /** null: what the provider gives; else the gateway and these `host:port` only. */
-  readonly egress: readonly string[] | null
-  readonly gatewayUrl: string | null
-  readonly harness: HarnessKind
-  readonly harnessOptions: HarnessOptions
-  readonly env: Readonly<Record<string, string>>
-  /** A script for fresh sandboxes; null: none. */
-  readonly setup: string | null
-  /** Variables of the agent alone, and of the set-up alone, by name: their values, to be masked wherever they show. */
-  readonly secrets: Readonly<Record<string, string>>
-  readonly setupSecrets: Readonly<Record<string, string>>
-  readonly path: readonly string[]
-  readonly mounts: readonly string[]
-  readonly timeoutMs: number
-  /** How long an idle session keeps its sandbox; null: for ever. */
-  readonly idleSuspendMs: number | null
-  readonly budget: Budget
-}
 
 /** The cluster whose pods are sandboxes. */
 export interface KubernetesConfig {
@@ -459,42 +268,6 @@ function daysOf(days: number | null): number | null {
   return days === null ? null : days * 24 * 3_600_000
 }
 
-function environmentsOf(
-  shapes: Record<string, Static<typeof EnvironmentShape>>,
-  { budget, env }: { readonly budget: Budget; readonly env: ConfigSources['env'] },
-): ReadonlyMap<string, Environment> {
-  const all: Record<string, Static<typeof EnvironmentShape>> = { default: {}, ...shapes }
-  return new Map(
-    Object.entries(all).map(([name, shape]) => [
-      name,
-      {
-        name,
-        ...sandboxSettings(name, shape),
-        harness: shape.harness ?? 'command',
-        harnessOptions: {
-          argv: shape.harness_options?.argv ?? null,
-          model: shape.harness_options?.model ?? null,
-          provider: shape.harness_options?.provider ?? null,
-          args: shape.harness_options?.args ?? [],
-        },
-        env: shape.env ?? {},
-        setup: shape.setup ?? null,
-        secrets: secretsOf(name, shape, 'agent', env),
-        setupSecrets: secretsOf(name, shape, 'setup', env),
-        path: shape.path ?? [],
-        mounts: shape.mounts ?? [],
-        timeoutMs: (shape.timeout_minutes ?? 60) * 60_000,
-        idleSuspendMs: shape.idle_suspend_minutes === null ? null : (shape.idle_suspend_minutes ?? 30) * 60_000,
-        budget: {
-          maxMinutes: shape.budget?.max_minutes ?? budget.maxMinutes,
-          maxTokens: shape.budget?.max_tokens ?? budget.maxTokens,
-          maxCostUsd: shape.budget?.max_cost_usd ?? budget.maxCostUsd,
-        },
-      },
-    ]),
-  )
-}
-
 /** Only a socket of this host: the server binds files of its own into containers, and the API over TCP is root for whoever reaches it. */
 function dockerSocket(env: ConfigSources['env']): string {
   const host = env['DOCKER_HOST'] ?? ''
@@ -508,45 +281,6 @@ function dockerSocket(env: ConfigSources['env']): string {
 function labelsOf(text: string): Record<string, string> {
   const terms = text.split(',').filter((term) => term !== '')
   return Object.fromEntries(terms.map((term) => [term.slice(0, term.indexOf('=')), term.slice(term.indexOf('=') + 1)]))
-}
-
-/** What a provider cannot keep is refused here: a limit that is set and not kept protects nobody. */
-function sandboxSettings(
-  name: string,
-  shape: Static<typeof EnvironmentShape>,
-): Pick<Environment, 'provider' | 'image' | 'limits' | 'egress' | 'gatewayUrl'> {
-  const provider = shape.provider ?? 'local'
-  const settings = {
-    provider,
-    image: shape.image ?? null,
-    limits: {
-      cpu: shape.limits?.cpu ?? null,
-      memoryMb: shape.limits?.memory_mb ?? null,
-      pids: shape.limits?.pids ?? null,
-    },
-    egress: shape.egress ?? null,
-    gatewayUrl: shape.gateway_url?.replace(/\/+$/, '') ?? null,
-  }
-  const refuse = (setting: string, why: string) => errors.configInvalid(`environments.${name}.${setting}: ${why}`)
-  if (provider === 'local')
-    for (const setting of ['image', 'limits'] as const)
-      if (shape[setting] !== undefined)
-        throw refuse(setting, 'the local provider cannot keep it; take it out, or set "provider": "docker"')
-  if (provider !== 'kubernetes' && settings.egress !== null && settings.gatewayUrl !== null)
-    throw refuse(
-      'gateway_url',
-      'with egress the gateway is reached through a relay, at an address of its own; take one of the two out',
-    )
-  if (provider === 'kubernetes' && settings.limits.pids !== null)
-    throw refuse(
-      'limits.pids',
-      'it is set for a whole cluster (podPidsLimit of its kubelets), not for a pod; take it out',
-    )
-  if (provider === 'kubernetes' && shape.mounts !== undefined)
-    throw refuse('mounts', "a pod has none of this host's files; put them into its image")
-  if (provider !== 'local' && settings.image === null)
-    throw refuse('image', `the ${provider} provider needs one, for example "image": "node:22-bookworm"`)
-  return settings
 }
 
 /** 1e999 is read as infinite, and no budget would be passed by what costs no number. */
@@ -586,41 +320,6 @@ function readPrices(path: string): PriceTable {
   } catch (cause) {
     throw errors.configInvalid(`prices_file=${path}: ${messageOf(cause)}`, {}, cause)
   }
-}
-
-function secretsOf(
-  name: string,
-  { secrets = {} }: Static<typeof EnvironmentShape>,
-  wanted: 'setup' | 'agent',
-  env: ConfigSources['env'],
-): Record<string, string> {
-  return Object.fromEntries(
-    Object.entries(secrets)
-      .filter(([, { phase = 'agent' }]) => phase === wanted)
-      .map(([variable, { from }]) => [variable, secretValue(`environments.${name}.secrets.${variable}`, from, env)]),
-  )
-}
-
-/** Masking needs a length that ordinary text does not have by chance. */
-const MIN_SECRET_CHARACTERS = 6
-
-/** The value of `env:NAME` or `file:PATH`; the line end of a file does not count. Never part of an error. */
-function secretValue(setting: string, from: string, env: ConfigSources['env']): string {
-  const [kind = '', ...rest] = from.split(':')
-  const place = rest.join(':')
-  const refuse = (why: string, cause?: unknown) => errors.configInvalid(`${setting} (from ${from}): ${why}`, {}, cause)
-  let value: string | undefined
-  try {
-    value = kind === 'env' ? env[place] : readFileSync(place, 'utf8').replace(/\r?\n$/, '')
-  } catch (cause) {
-    throw refuse(`the file cannot be read: ${messageOf(cause)}`, cause)
-  }
-  if (value === undefined || value === '')
-    throw refuse(kind === 'env' ? "it is not set in the server's environment, or empty" : 'the file is empty')
-  if (value.includes('\0')) throw refuse('it holds a NUL byte, which no variable can; store it encoded')
-  if (value.trim().length < MIN_SECRET_CHARACTERS)
-    throw refuse(`it has fewer than ${MIN_SECRET_CHARACTERS} characters, so it could not be masked in what comes back`)
-  return value
 }
 
 function readConfigFile(sources: ConfigSources, dataDir: string): Static<typeof FileShape> {

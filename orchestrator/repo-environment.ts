@@ -1,6 +1,6 @@
 /** What a repo itself says of its environment, in `.hangar/environment.json`: only what concerns the inside of a sandbox is its to decide. */
 import { Type } from '@sinclair/typebox'
-import { VariablesShape } from '../domain/config.ts'
+import { VariablesShape } from '../domain/environment.ts'
 import { messageOf } from '../domain/errors.ts'
 import type { Oid } from '../domain/names.ts'
 import { parseShape } from '../domain/schema.ts'

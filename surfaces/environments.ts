@@ -1,7 +1,8 @@
 /** The configured environments as the orchestrator needs them: defaults, harness and provider, or the sentence why not. */
 import { existsSync, realpathSync } from 'node:fs'
 import { dirname, isAbsolute, join } from 'node:path'
-import type { Config, Environment, ProviderKind } from '../domain/config.ts'
+import type { Config } from '../domain/config.ts'
+import type { Environment, ProviderKind } from '../domain/environment.ts'
 import { errors } from '../domain/errors.ts'
 import type { Harness } from '../domain/harness.ts'
 import type { Provider } from '../domain/sandbox.ts'

@@ -1,7 +1,7 @@
 /** The configured agent programs as harnesses, and the program that each starts. */
 import { accessSync, constants } from 'node:fs'
 import { isAbsolute, join } from 'node:path'
-import type { Environment } from '../domain/config.ts'
+import type { Environment } from '../domain/environment.ts'
 import type { Harness, HarnessKind } from '../domain/harness.ts'
 import { createAntigravityHarness } from '../orchestrator/harnesses/antigravity.ts'
 import { createClaudeHarness } from '../orchestrator/harnesses/claude.ts'

@@ -2,7 +2,7 @@
 import { spawnSync } from 'node:child_process'
 import { tmpdir } from 'node:os'
 import type { Command } from 'commander'
-import type { Environment } from '../../domain/config.ts'
+import type { Environment } from '../../domain/environment.ts'
 import { callJson } from '../client.ts'
 import { createContext } from '../command.ts'
 import { EXIT, Failure } from '../failure.ts'
