@@ -78,14 +78,18 @@ export const ENVIRONMENT_SETTINGS = [
   {
     path: 'limits.cpu',
     default: 'none',
-    doc: 'docker, kubernetes: processors that a sandbox may use, `0.5` is half of one.',
+    doc: 'Processors that a sandbox may use, `0.5` is half of one. local: by control groups, which the server must be allowed to make (as root, or as a systemd service with `Delegate=yes`); a limit that cannot be kept stops the start.',
   },
   {
     path: 'limits.memory_mb',
     default: 'none',
-    doc: 'docker: memory of a sandbox in MB, its /tmp included; no swap. kubernetes: the same without /tmp, 4096 by default.',
+    doc: 'Memory of a sandbox in MB, its /tmp included; no swap. kubernetes: without /tmp, 4096 by default.',
   },
-  { path: 'limits.pids', default: '`4096`', doc: 'docker: processes and threads of a sandbox at once.' },
+  {
+    path: 'limits.pids',
+    default: 'docker: `4096`, local: none',
+    doc: 'local, docker: processes and threads of a sandbox at once.',
+  },
   {
     path: 'egress',
     default: 'what the provider gives',
@@ -240,10 +244,8 @@ function sandboxSettings(
     gatewayUrl: shape.gateway_url?.replace(/\/+$/, '') ?? null,
   }
   const refuse = (setting: string, why: string) => errors.configInvalid(`environments.${name}.${setting}: ${why}`)
-  if (provider === 'local')
-    for (const setting of ['image', 'limits'] as const)
-      if (shape[setting] !== undefined)
-        throw refuse(setting, 'the local provider cannot keep it; take it out, or set "provider": "docker"')
+  if (provider === 'local' && settings.image !== null)
+    throw refuse('image', 'the local provider has no images; take it out, or set "provider": "docker"')
   if (provider !== 'kubernetes' && settings.egress !== null && settings.gatewayUrl !== null)
     throw refuse(
       'gateway_url',

@@ -5,7 +5,8 @@ import type { Config } from '../domain/config.ts'
 import type { Environment, ProviderKind } from '../domain/environment.ts'
 import { errors } from '../domain/errors.ts'
 import type { Harness } from '../domain/harness.ts'
-import type { Provider } from '../domain/sandbox.ts'
+import type { Provider, SandboxLimits } from '../domain/sandbox.ts'
+import { notKept } from '../orchestrator/providers/local-limits.ts'
 import type { EnvironmentDefaults } from '../orchestrator/sessions.ts'
 import type { TurnEnvironment } from '../orchestrator/turn-context.ts'
 import { findProgram, harnessOf, programOf } from './harnesses.ts'
@@ -24,7 +25,9 @@ export interface EnvironmentsDeps {
   readonly url: string
 }
 
+/** Throws `config_invalid` for an environment with a limit that its provider cannot keep: one that is set and not kept protects nobody. */
 export function createEnvironments({ config, providers, url }: EnvironmentsDeps): Environments {
+  for (const environment of config.environments.values()) checkLimits(environment, providers)
   const find = (name: string): { environment: Environment; harness: Harness } => {
     const environment = config.environments.get(name)
     if (environment === undefined)
@@ -70,6 +73,15 @@ export function createEnvironments({ config, providers, url }: EnvironmentsDeps)
       }
     },
   }
+}
+
+function checkLimits({ name, provider, limits }: Environment, providers: ReadonlyMap<ProviderKind, Provider>): void {
+  const kept = providers.get(provider)?.capabilities().limits ?? []
+  for (const [limit, value] of Object.entries(limits) as [keyof SandboxLimits, number | null][])
+    if (value !== null && !kept.includes(limit))
+      throw errors.configInvalid(
+        `environments.${name}.limits: ${provider === 'local' ? notKept(limit) : `${provider} cannot keep ${limit}`}`,
+      )
 }
 
 /** An unknown program is refused before anything is begun. */

@@ -105,12 +105,14 @@ function closed(child: ChildProcess): Promise<void> {
   return Promise.all(open.map((stream) => new Promise((resolve) => stream?.once('close', resolve)))).then(() => {})
 }
 
-/** Bubblewrap's and setpriv's own words, before any program ran. */
+/** The words of bubblewrap, setpriv or the control groups' step, before any program ran. */
 function isSetUpFailure(result: ExecResult): boolean {
+  const words = result.err.subarray(0, 20).toString('latin1')
   return (
     result.out.length === 0 &&
-    ((result.exitCode === 1 && result.err.subarray(0, 7).equals(Buffer.from('bwrap: '))) ||
-      (result.exitCode === 127 && result.err.subarray(0, 9).equals(Buffer.from('setpriv: '))))
+    ((result.exitCode === 1 && words.startsWith('bwrap: ')) ||
+      (result.exitCode === 127 && words.startsWith('setpriv: ')) ||
+      (result.exitCode === 125 && words.startsWith('hangar-limits: ')))
   )
 }
 

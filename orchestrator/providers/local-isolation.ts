@@ -2,7 +2,8 @@
 import { spawnSync } from 'node:child_process'
 import { accessSync, constants, lstatSync, readlinkSync, realpathSync } from 'node:fs'
 import { delimiter, dirname, join, sep } from 'node:path'
-
+import type { SandboxLimits } from '../../domain/sandbox.ts'
+import { joining } from './local-limits.ts'
 import { proxyEnvironment, RELAY_DIR, RELAY_PORTS } from './relay-inside.ts'
 
 export type Isolation = 'bubblewrap' | 'uid' | 'none'
@@ -18,6 +19,9 @@ export interface LocalSandbox {
   readonly mounts: readonly string[]
   /** Its only way out, where its environment limits the network: the relay's sockets, and whether a proxy is among them. */
   readonly relay?: { readonly dir: string; readonly proxy: boolean } | null
+  readonly limits?: SandboxLimits
+  /** The control groups that keep its limits, once they are known to be there. */
+  readonly groups?: readonly string[]
 }
 
 const SYSTEM_PATH = '/usr/local/bin:/usr/bin:/bin'
@@ -169,10 +173,15 @@ export function insideCommand(
   options: { readonly infoFd?: number; readonly mark: string },
 ): string[] {
   const user = sandbox.uid === null ? [] : asUser(sandbox.uid)
+  const { groups = [] } = sandbox
   if (sandbox.isolation === 'bubblewrap')
-    return [...user, ...bubblewrap(sandbox, options.infoFd), ...(sandbox.relay ? withRelay(argv) : argv)]
+    return joining(groups, [
+      ...user,
+      ...bubblewrap(sandbox, options.infoFd),
+      ...(sandbox.relay ? withRelay(argv) : argv),
+    ])
   const dies = user.length > 0 ? user : findProgram('setpriv') === null ? [] : ['setpriv', '--pdeathsig', 'KILL']
-  return [...dies, 'env', `HANGAR_SANDBOX=${sandbox.id}`, `HANGAR_RUN=${options.mark}`, ...argv]
+  return joining(groups, [...dies, 'env', `HANGAR_SANDBOX=${sandbox.id}`, `HANGAR_RUN=${options.mark}`, ...argv])
 }
 
 /** Each command has a network of its own, so each begins with the relay's end in it, and waits until that listens. */

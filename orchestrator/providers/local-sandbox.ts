@@ -65,6 +65,7 @@ export async function makeSandbox(
     uid: null,
     path: spec.path,
     mounts: spec.mounts,
+    limits: known?.limits ?? spec.limits,
     relay:
       spec.egress === null || deps.relay === undefined
         ? null
@@ -72,8 +73,8 @@ export async function makeSandbox(
   }
   const sandbox = { ...plain, uid: known === null ? await chooseUid(deps, plain) : known.uid }
   await layOut(sandbox, spec, deps.helperFile)
-  const { uid, path, mounts, relay } = sandbox
-  const record = { isolation, uid, path, mounts, relay }
+  const { uid, path, mounts, limits, relay } = sandbox
+  const record = { isolation, uid, path, mounts, limits, relay }
   await writeFile(join(dir, 'sandbox.json.tmp'), JSON.stringify(record), { mode: 0o600 })
   await rename(join(dir, 'sandbox.json.tmp'), join(dir, 'sandbox.json'))
   return sandbox

@@ -21,6 +21,7 @@ import {
   type LocalSandbox,
   probeIsolation,
 } from './local-isolation.ts'
+import { type ControlGroups, notKept, oomFile, openControlGroups, SETTING_OF_LIMIT } from './local-limits.ts'
 import { isPaused, pauseSandbox, resumeSandbox } from './local-pause.ts'
 import { findProcesses, killFound, killSandbox, signalProcess } from './local-processes.ts'
 import { listSandboxes, makeSandbox, readSandbox, removeSandboxDir, sandboxDir, sweepGone } from './local-sandbox.ts'
@@ -41,6 +42,7 @@ export interface LocalProviderDeps {
 }
 
 const KEY = /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/
+const LIMITS: readonly (keyof SandboxSpec['limits'])[] = ['cpu', 'memoryMb', 'pids']
 const POLL_MS = 20
 /** Between looks at a run whose directory is watched: a supervisor that was killed leaves no change in it. */
 const WATCHED_POLL_MS = 100
@@ -56,6 +58,7 @@ class LocalProvider implements Provider {
   readonly #owner = `${process.pid}.${readStartTime()}`
   readonly #host = createHostFacts()
   #isolation: Isolation | null
+  #groups: ControlGroups | null = null
   #recovered: Promise<void> | null = null
   /** Sandboxes are made one at a time, so that no two get the same user. */
   #making: Promise<unknown> = Promise.resolve()
@@ -70,8 +73,13 @@ class LocalProvider implements Provider {
     return this.#isolation
   }
 
+  get #limits(): ControlGroups {
+    this.#groups ??= openControlGroups()
+    return this.#groups
+  }
+
   capabilities() {
-    return { pause: true, limits: [], network: this.#best === 'bubblewrap' }
+    return { pause: true, limits: this.#limits.kept, network: this.#best === 'bubblewrap' }
   }
 
   gatewayUrl(url: string, egress: SandboxSpec['egress']) {
@@ -79,7 +87,14 @@ class LocalProvider implements Provider {
   }
 
   async describe() {
-    const shared = "programs use the host's network, unless their environment has egress"
+    const { kept } = this.#limits
+    const limited =
+      kept.length === LIMITS.length
+        ? 'limits are kept'
+        : `no limits of ${LIMITS.filter((limit) => !kept.includes(limit))
+            .map((limit) => SETTING_OF_LIMIT[limit])
+            .join(', ')}`
+    const shared = `programs use the host's network, unless their environment has egress; ${limited}`
     switch (this.#best) {
       case 'bubblewrap':
         return { level: 'ok', text: `bubblewrap: own processes, files and user; ${shared}` } as const
@@ -99,6 +114,8 @@ class LocalProvider implements Provider {
   create(spec: Parameters<Provider['create']>[0]) {
     const made = this.#making.then(async () => {
       await this.#recover()
+      const lacking = LIMITS.find((limit) => spec.limits[limit] !== null && !this.#limits.kept.includes(limit))
+      if (lacking !== undefined) throw errors.sandboxFailed(notKept(lacking))
       const sandbox = await makeSandbox({ ...this.#deps, isolation: this.#best, host: this.#host }, spec)
       if (sandbox.isolation === 'bubblewrap' && sandbox.uid === null && process.getuid?.() === 0)
         this.#deps.log.warn(
@@ -152,12 +169,14 @@ class LocalProvider implements Provider {
 
   #supervise(sandbox: LocalSandbox, files: TurnFiles, turn: TurnStart): string[] {
     const namespace = sandbox.isolation === 'bubblewrap'
+    const oom = oomFile(sandbox.groups ?? [])
     const command = insideCommand(sandbox, turn.argv, { mark: `turn:${turn.key}`, ...(namespace ? { infoFd: 8 } : {}) })
     return [
       this.#deps.helperFile,
       'supervise',
       ...['--timeout-ms', String(Math.ceil(turn.timeoutMs)), '--grace-ms', String(Math.ceil(turn.graceMs))],
       ...['--max-bytes', String(turn.maxOutputBytes), '--stdin', files.stdin],
+      ...(oom === null ? [] : ['--oom-file', oom]),
       ...(namespace ? ['--namespace'] : ['--cwd', insidePaths(sandbox).repo, '--reap', join(sandbox.dir, 'reap')]),
       ...[files.dir, '--'],
       // A session of its own, so that a signal reaches the whole group and never the supervisor.
@@ -297,6 +316,7 @@ class LocalProvider implements Provider {
       // Whatever else names this sandbox on its command line: helper commands, alarms of a killed supervisor.
       await killFound(() => findProcesses((pid) => isOfSandbox(pid, dir)))
       await killSandbox(sandbox)
+      await this.#limits.remove(ref.id)
     }
     await removeSandboxDir(this.#deps.sandboxesDir, dir, ref.id)
   }
@@ -312,7 +332,9 @@ class LocalProvider implements Provider {
   async #openAwake(ref: SandboxRef): Promise<LocalSandbox> {
     const sandbox = await this.#open(ref)
     if (await isPaused(sandbox)) throw errors.sandboxFailed(`the sandbox ${ref.id} is paused; resume it first`)
-    return sandbox
+    // Control groups do not outlive the host's boot, sandboxes do.
+    const groups = sandbox.limits ? await this.#limits.make(sandbox.id, sandbox.limits) : []
+    return { ...sandbox, groups }
   }
 
   #turn(sandbox: LocalSandbox, key: string): TurnFiles {

@@ -17,6 +17,7 @@ import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { createLocalProvider } from '../../orchestrator/providers/local.ts'
 import { bubblewrapWorks, canChangeUser, type Isolation } from '../../orchestrator/providers/local-isolation.ts'
+import { openControlGroups } from '../../orchestrator/providers/local-limits.ts'
 import { conformance, noneLeft, processesNaming, readToEnd, sandboxSpec, turn } from './provider-conformance.ts'
 
 const root = fileURLToPath(new URL('../../..', import.meta.url))
@@ -51,6 +52,51 @@ for (const isolation of ['bubblewrap', 'uid', 'none'] as const) {
       again: () => make(isolation),
       isolated: isolation !== 'none',
     })
+}
+
+const groups = openControlGroups()
+for (const isolation of ['bubblewrap', 'none'] as const) {
+  const kept = (['cpu', 'memoryMb', 'pids'] as const).filter((limit) => groups.kept.includes(limit))
+  const skip = missing[isolation] || (kept.length < 3 && `only ${kept.join(', ') || 'nothing'} can be limited here`)
+  t.test(`limits are kept by ${isolation}, for runs and for commands`, { skip }, async (t) => {
+    const provider = make(isolation)
+    const spec = sandboxSpec({ limits: { cpu: 0.5, memoryMb: 48, pids: 40 } })
+    await provider.create(spec)
+    await provider.start(ref(spec.id), turn('big-1', 'head -c 400000000 /dev/zero | tail | wc -c; exit 0'))
+    t.match((await readToEnd(provider, spec.id, 'big-1')).process, { state: 'exited', exitCode: 0, oom: true })
+    await provider.start(ref(spec.id), turn('small-1', 'exit 0'))
+    t.notOk(
+      'oom' in (await readToEnd(provider, spec.id, 'small-1')).process,
+      'an earlier one is not blamed on the next',
+    )
+
+    // As after a boot of the host: the sandbox is there, its groups are not.
+    const made = await groups.make(spec.id, spec.limits)
+    await groups.remove(spec.id)
+    t.notOk(
+      made.some((group) => existsSync(group)),
+      'they can go while nothing runs',
+    )
+    await provider.start(ref(spec.id), turn('big-2', 'head -c 400000000 /dev/zero | tail | wc -c; exit 0'))
+    t.match((await readToEnd(provider, spec.id, 'big-2')).process, { state: 'exited', oom: true })
+    const limits = await provider
+      .exec(ref(spec.id), ['sh', '-c', 'i=0; while [ $i -lt 60 ]; do sleep 5 & i=$((i+1)); done 2>&1; true'], {
+        timeoutMs: 60_000,
+        maxOutputBytes: 65_536,
+      })
+      .catch((error: Error) => ({ exitCode: null, out: Buffer.from(error.message), err: Buffer.alloc(0) }))
+    t.match(
+      `${limits.out}${limits.err}`,
+      /[Cc]annot fork|Resource temporarily unavailable/,
+      'the 40th process is refused',
+    )
+
+    await provider.destroy(ref(spec.id))
+    t.notOk(
+      made.some((group) => existsSync(group)),
+      'the groups go with the sandbox',
+    )
+  })
 }
 
 const best: Isolation = missing.bubblewrap === false ? 'bubblewrap' : 'none'
