@@ -69,6 +69,11 @@ export const ERROR_CODES = {
     title: 'Store unusable',
     means: 'The data directory cannot be used; the message says why.',
   },
+  disk_full: {
+    status: 507,
+    title: 'Disk full',
+    means: "The disk of the server's data directory has no room left; the message says which and what to do.",
+  },
   sandbox_lost: { status: 500, title: 'Sandbox lost', means: 'The sandbox of a turn vanished before the turn ended.' },
   sandbox_failed: {
     status: 500,
@@ -153,6 +158,7 @@ export const errors = {
   limitPassed: make('limit_passed'),
   busy: make('busy'),
   storeUnusable: make('store_unusable'),
+  diskFull: make('disk_full'),
   sandboxLost: make('sandbox_lost'),
   sandboxFailed: make('sandbox_failed'),
   harnessUnusable: make('harness_unusable'),

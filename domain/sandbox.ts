@@ -82,6 +82,8 @@ export type TurnProcess =
       readonly endedAt: number
       /** Whether the kernel ended a process of the run for want of memory: a note, the exit status may still be 0. */
       readonly oom?: boolean
+      /** Whether what the run wrote, or its record, found no room on the sandbox's disk. */
+      readonly diskFull?: boolean
     }
   | { readonly state: 'lost'; readonly reason: string }
 

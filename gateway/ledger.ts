@@ -4,6 +4,7 @@ import { errors } from '../domain/errors.ts'
 import { isOid, type Oid, type RefName, ZERO_OID } from '../domain/names.ts'
 import type { Clock } from '../domain/ports.ts'
 import type { RefUpdate, Repository, TreeEntry } from './git/repository.ts'
+import type { DiskReserve } from './state/disk-reserve.ts'
 
 export interface Change {
   /** Paths to bytes, to an object that exists (a subtree, say), or to null: removed. */
@@ -22,7 +23,7 @@ export interface Ledger {
   /**
    * Puts a commit on the ref and resolves when it is on the disk. When another writer was first, or a ref of `alsoMove` has moved,
    * `change` is called again with the newest commit, at most 100 times. Gives the ref's new (or unchanged) commit.
-   * Throws `conflict` when git refuses for a reason that asking again does not mend, and `busy` when the attempts ran out.
+   * On a full disk the reserve makes room. Throws `disk_full`, `conflict` when git refuses for a reason that asking again does not mend, and `busy` when the attempts ran out.
    */
   append(repo: Repository, ref: RefName, change: MakeChange): Promise<{ oid: Oid | null; changed: boolean }>
   /** A file of the newest record, or of a given commit; null when there is none. At most 64 MiB. */
@@ -35,7 +36,7 @@ const MAX_ATTEMPTS = 100
 const MAX_PAUSE_MS = 50
 
 /** The ledger over any repository of the store. */
-export function createLedger(deps: { readonly clock: Clock }): Ledger {
+export function createLedger(deps: { readonly clock: Clock; readonly disk?: Pick<DiskReserve, 'write'> }): Ledger {
   /** Writers of this process that lost once wait for one another instead of racing on. */
   const turns = new Map<string, Promise<unknown>>()
 
@@ -62,8 +63,11 @@ export function createLedger(deps: { readonly clock: Clock }): Ledger {
 
   return {
     async append(repo, ref, change) {
-      const done = await attempt(repo, ref, change)
-      return done ?? inTurn(turns, `${repo.dir}\0${ref}`, () => retry(repo, ref, change))
+      const write = async () => {
+        const done = await attempt(repo, ref, change)
+        return done ?? inTurn(turns, `${repo.dir}\0${ref}`, () => retry(repo, ref, change))
+      }
+      return deps.disk === undefined ? write() : deps.disk.write(write)
     },
     async readFile(repo, ref, path) {
       const commitOid = isOid(ref) ? ref : await repo.refs.read(ref)

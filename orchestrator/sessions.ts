@@ -60,6 +60,8 @@ export interface SessionsDeps {
   /** Throws `harness_unusable` or `not_found` with the next thing to do. */
   environmentDefaults(name: string): EnvironmentDefaults
   readonly limits: Limits
+  /** Throws `disk_full` while the disk has no room for new sessions; a message may be what makes room in an old one. */
+  checkRoom(): void
   readonly clock: Clock
 }
 
@@ -89,6 +91,7 @@ export function createSessions(deps: SessionsDeps): Sessions {
         if (sameRequest(await records.turn(input.name, 1), input.idempotency)) return existing.session
         throw nameTaken(input.name)
       }
+      deps.checkRoom()
       const defaults = deps.environmentDefaults(input.environment)
       await checkMessage(input, input.repo)
       const intake = await takeIn(repo, input.context, limits)

@@ -63,7 +63,7 @@ async function recordRun(
     state: 'collecting',
     text:
       process.state === 'exited'
-        ? `the agent ended with exit status ${process.exitCode}${process.oom === true ? ', out of memory' : ''}`
+        ? `the agent ended with exit status ${process.exitCode}${process.oom === true ? ', out of memory' : ''}${process.diskFull === true ? ', its disk full' : ''}`
         : `the agent was lost`,
   })
   await services.records.move(at.name, async ({ session, turn }) => {
@@ -81,7 +81,7 @@ async function recordRun(
           stopDetail: current.stopDetail ?? (timedOut ? deadline.detail(ranMs(current, services)) : null),
           exitCode: process.state === 'exited' ? process.exitCode : null,
           asked: question,
-          warnings: ranOut(process) ? [...current.warnings, OUT_OF_MEMORY] : current.warnings,
+          warnings: [...current.warnings, ...shortages(process)],
           error: failureOf(process, end, question),
         },
       ],
@@ -99,15 +99,18 @@ function failureOf(process: RunEnd, end: HarnessEnd, question: AskedQuestion | n
   if (process.state === 'lost')
     return { code: 'sandbox_lost', message: `the agent's process vanished: ${process.reason}` }
   if (end.failure === null || question !== null) return null
-  return { code: 'agent_failed', message: ranOut(process) ? `${end.failure}; ${OUT_OF_MEMORY}` : end.failure }
+  return { code: 'agent_failed', message: [end.failure, ...shortages(process)].join('; ') }
 }
 
-/** A note, never an outcome: the process that was ended may have been one of many, and the exit status 0. */
+/** Notes, never an outcome: the process that was ended may have been one of many, and the exit status 0. */
 const OUT_OF_MEMORY =
   "the sandbox ran out of memory and the kernel ended a process in it; give it more by the environment's limits.memory_mb"
+const OUT_OF_DISK =
+  "the sandbox's disk was full: what the agent wrote then is missing, its output too; remove files in the sandbox, or give it more room"
 
-function ranOut(process: RunEnd): boolean {
-  return process.state === 'exited' && process.oom === true
+function shortages(process: RunEnd): string[] {
+  if (process.state !== 'exited') return []
+  return [...(process.oom === true ? [OUT_OF_MEMORY] : []), ...(process.diskFull === true ? [OUT_OF_DISK] : [])]
 }
 
 /** The turn stays running: its next run begins a new conversation. */

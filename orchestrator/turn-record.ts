@@ -96,10 +96,23 @@ async function readExit(files: TurnFiles): Promise<TurnProcess | null> {
 /** The exit record as its text; `lost` when it cannot be read. */
 export function parseExit(text: string): TurnProcess {
   try {
-    const record = JSON.parse(text) as { code: number; timed_out: boolean; ended_at: number; oom?: boolean }
-    const { code, timed_out: timedOut, ended_at: endedAt, oom } = record
+    const record = JSON.parse(text) as {
+      code: number
+      timed_out: boolean
+      ended_at: number
+      oom?: boolean
+      disk_full?: boolean
+    }
+    const { code, timed_out: timedOut, ended_at: endedAt, oom, disk_full: diskFull } = record
     if (!Number.isInteger(code)) throw new Error('no exit status')
-    return { state: 'exited', exitCode: code, timedOut, endedAt, ...(oom === true ? { oom } : {}) }
+    return {
+      state: 'exited',
+      exitCode: code,
+      timedOut,
+      endedAt,
+      ...(oom === true ? { oom } : {}),
+      ...(diskFull === true ? { diskFull } : {}),
+    }
   } catch {
     return { state: 'lost', reason: 'the exit record of the run cannot be read; the disk may be full' }
   }

@@ -21,6 +21,7 @@ import { createRepositories } from '../gateway/git/repositories.ts'
 import { createGrants } from '../gateway/grants.ts'
 import { createSmartHttp, type SmartHttp } from '../gateway/http/smart-http.ts'
 import { createLedger } from '../gateway/ledger.ts'
+import { openDiskReserve } from '../gateway/state/disk-reserve.ts'
 import { createEventLog, reconcilePushes } from '../gateway/state/event-log.ts'
 import { type Index, openIndex } from '../gateway/state/index.ts'
 import { reindex } from '../gateway/state/reindex.ts'
@@ -112,6 +113,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     return value
   }
   try {
+    const disk = keep(await openDiskReserve({ dataDir: config.dataDir, log }), (value) => value.close())
     await mkdir(join(config.dataDir, 'keys'), { recursive: true, mode: 0o700 })
     const signer = await createSigner({ keyFile: join(config.dataDir, 'keys', 'signing.asc'), clock })
     const sealer = await createSealer({ keyFile: join(config.dataDir, 'keys', 'sealing.asc'), clock })
@@ -119,8 +121,8 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       await createRepositories({ dataDir: config.dataDir, signer, log, clock, onLost: lost.open }),
       (value) => value.close(),
     )
-    const index = keep(await openIndex({ dir: join(config.dataDir, 'index'), log }), (value) => value.close())
-    const ledger = createLedger({ clock })
+    const index = keep(await openIndex({ dir: join(config.dataDir, 'index'), log, disk }), (value) => value.close())
+    const ledger = createLedger({ clock, disk })
     const eventLog = keep(await createEventLog({ index, clock }), (value) => value.close())
     const indexed = await reindex({ repositories, index, ledger }, { full: options.reindex === true || index.fresh })
     const reconciled = await reconcilePushes({ repositories, index, events: eventLog })
@@ -232,6 +234,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       results,
       environmentDefaults: environments.defaults,
       limits: config.limits,
+      checkRoom: disk.check,
       clock,
     })
     const out = createSessionOut({ records, artifacts, refresh: runner.refresh, limits: config.limits })

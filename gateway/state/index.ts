@@ -9,6 +9,7 @@ import type { Log } from '../../domain/ports.ts'
 import type { RunEvent } from '../../domain/run-event.ts'
 import type { SessionRecord, TurnRecord } from '../../domain/session.ts'
 import type { RefUpdate } from '../git/repository.ts'
+import type { DiskReserve } from './disk-reserve.ts'
 
 /** What happened in the store. `by` is `token:<id>`, `grant:<sandbox>` or `unknown`. */
 export type StoreEventBody =
@@ -115,7 +116,11 @@ export const SECTIONS: readonly SectionName[] = [
  * Opens the index, or makes an empty one (`fresh`): also when what is there is damaged, which is then kept beside it under another name.
  * Throws `store_unusable` when another process holds it.
  */
-export async function openIndex(deps: { readonly dir: string; readonly log: Log }): Promise<Index> {
+export async function openIndex(deps: {
+  readonly dir: string
+  readonly log: Log
+  readonly disk?: Pick<DiskReserve, 'write'>
+}): Promise<Index> {
   const level = await openLevel(deps.dir).catch(async (error: unknown) => {
     if (reasonOf(error) === 'LEVEL_LOCKED')
       throw errors.storeUnusable(`the index ${deps.dir} is held by another process; stop that hangar first`, {}, error)
@@ -139,7 +144,8 @@ export async function openIndex(deps: { readonly dir: string; readonly log: Log 
           ? { type: 'del' as const, key: `${section}!${key}` }
           : { type: 'put' as const, key: `${section}!${key}`, value: JSON.stringify(value) },
       )
-      await level.batch(operations, { sync: options.durable ?? false })
+      const write = () => level.batch(operations, { sync: options.durable ?? false })
+      await (deps.disk === undefined ? write() : deps.disk.write(write))
     },
     async *dump(names = SECTIONS) {
       for (const name of [...names].sort())

@@ -1,6 +1,7 @@
 /** The frames in which `hangar-pod` sends the logs of a run: parsed once, checked by their hash, capped. */
 import { createHash } from 'node:crypto'
 import type { TurnCursor, TurnProcess } from '../../domain/sandbox.ts'
+import { parseExit } from '../turn-record.ts'
 
 /** A piece of both logs, and how the run stood right before it was read. */
 export interface Frame {
@@ -103,25 +104,15 @@ function parseState(state: string, detail: string): TurnProcess {
     case 'lost':
       return { state, reason: 'the process that supervised the run is gone' }
     case 'exited':
-      return parseExit(detail)
+      return parseCountedExit(detail)
     default:
       throw new FrameError(`a run cannot be ${state}`)
   }
 }
 
 /** `OOM_KILLS {"code","timed_out","ended_at"}`. */
-function parseExit(detail: string): TurnProcess {
+function parseCountedExit(detail: string): TurnProcess {
   const space = detail.indexOf(' ')
-  try {
-    const record = JSON.parse(detail.slice(space + 1)) as { code: number; timed_out: boolean; ended_at: number }
-    const exited = {
-      state: 'exited',
-      exitCode: record.code,
-      timedOut: record.timed_out,
-      endedAt: record.ended_at,
-    } as const
-    return Number(detail.slice(0, space)) > 0 ? { ...exited, oom: true } : exited
-  } catch {
-    return { state: 'lost', reason: 'the exit record of the run cannot be read; the disk may be full' }
-  }
+  const exited = parseExit(detail.slice(space + 1))
+  return exited.state === 'exited' && Number(detail.slice(0, space)) > 0 ? { ...exited, oom: true } : exited
 }
