@@ -6,7 +6,7 @@ import { hashSecret, newSecret } from './tokens.ts'
 export interface Grants {
   /** A new secret and what is kept of it; it opens nothing until it is set. */
   mint(): { secret: string; hash: string }
-  /** Sets or renews. A sandbox has one grant: an earlier one of the same id ends. */
+  /** Sets or renews, for as long as `expiresAt` is from now: a clock that is set later ends no grant early. A sandbox has one grant: an earlier one of the same id ends. */
   set(hash: string, grant: { caller: GrantCaller; expiresAt: number }): void
   revoke(hash: string): void
   authenticate(secret: string): GrantCaller | null
@@ -15,23 +15,28 @@ export interface Grants {
 }
 
 /** An empty table; whoever owns the sessions fills it at start. */
-export function createGrants(deps: { readonly clock: Clock; readonly random: Random }): Grants {
-  const byHash = new Map<string, { caller: GrantCaller; expiresAt: number }>()
+export function createGrants(deps: {
+  readonly clock: Clock
+  /** Milliseconds by a clock that nobody sets. */
+  elapsed(): number
+  readonly random: Random
+}): Grants {
+  const byHash = new Map<string, { caller: GrantCaller; until: number }>()
   const hashOf = new Map<string, string>()
   const live = (hash: string | undefined) => {
     const grant = hash === undefined ? undefined : byHash.get(hash)
-    return grant !== undefined && grant.expiresAt > deps.clock.now() ? grant.caller : null
+    return grant !== undefined && grant.until > deps.elapsed() ? grant.caller : null
   }
   return {
     mint() {
       const secret = newSecret('hgs_', deps.random)
       return { secret, hash: hashSecret(secret) }
     },
-    set(hash, grant) {
-      const before = hashOf.get(grant.caller.id)
+    set(hash, { caller, expiresAt }) {
+      const before = hashOf.get(caller.id)
       if (before !== undefined && before !== hash) byHash.delete(before)
-      byHash.set(hash, grant)
-      hashOf.set(grant.caller.id, hash)
+      byHash.set(hash, { caller, until: deps.elapsed() + (expiresAt - deps.clock.now()) })
+      hashOf.set(caller.id, hash)
     },
     revoke(hash) {
       const grant = byHash.get(hash)

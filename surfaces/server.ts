@@ -129,7 +129,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     for (const unreadable of [...indexed.unreadable, ...reconciled.unreadable])
       log.error({ ...unreadable }, 'something in the store cannot be read; what else there is works on')
     const tokens = await createTokens({ server: repositories.server, ledger, index, clock, random })
-    const grants = createGrants({ clock, random })
+    const grants = createGrants({ clock, elapsed: () => performance.now(), random })
 
     const authenticate = (secret: string): Caller | null => tokens.authenticate(secret) ?? grants.authenticate(secret)
     const isLive = (caller: Caller): boolean =>
