@@ -155,6 +155,12 @@ export const SETTINGS = [
     doc: 'Largest pack of one push, in MB.',
   },
   {
+    path: 'gateway.fast_forward_only',
+    schema: Type.String({ pattern: '^[^ ]*$' }),
+    default: '',
+    doc: 'Branches and tags of projects that are not to be rewritten by a push, whoever pushes, as `main,release/*`. Deleting them is another matter.',
+  },
+  {
     path: 'gateway.max_git_processes',
     schema: Type.Integer({ minimum: 1 }),
     default: DEFAULT_LIMITS.maxGitProcesses,
@@ -190,6 +196,8 @@ export interface Config {
   readonly publicUrl: string | null
   readonly maxRunning: number
   readonly limits: Limits
+  /** Patterns of branches and tags that only grow. */
+  readonly fastForwardOnly: readonly string[]
   /** How long a closed session is kept; null: for ever. */
   readonly closedSessionsMs: number | null
   readonly environments: ReadonlyMap<string, Environment>
@@ -250,6 +258,7 @@ export function readConfig(sources: ConfigSources): Config {
       maxPushBytes: number('gateway.max_push_mb') * MB,
       maxGitProcesses: number('gateway.max_git_processes'),
     },
+    fastForwardOnly: (values.get('gateway.fast_forward_only') as string).split(',').filter((name) => name !== ''),
     closedSessionsMs: daysOf(values.get('retention.closed_sessions_days') as number | null),
     environments: environmentsOf(file.environments ?? {}, { budget, env: sources.env }),
     kubernetes: {

@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs'
 import { type Static, Type } from '@sinclair/typebox'
 import { errors, messageOf } from './errors.ts'
 import { HARNESS_KINDS, type HarnessKind } from './harness.ts'
+import { MB } from './limits.ts'
 import type { Budget } from './run-event.ts'
 import type { SandboxLimits } from './sandbox.ts'
 import { BudgetShape, PORT, Positive, strict } from './setting-shapes.ts'
@@ -63,6 +64,12 @@ export const EnvironmentShape = Type.Object(
     timeout_minutes: Type.Optional(Positive),
     idle_suspend_minutes: Type.Optional(Type.Union([Type.Null(), Positive])),
     budget: Type.Optional(BudgetShape),
+    forbidden_paths: Type.Optional(
+      Type.Array(Type.String({ pattern: '^[^/\\0][^\\0]*$', description: 'A relative path.' })),
+    ),
+    max_file_mb: Type.Optional(Positive),
+    max_changed_files: Type.Optional(Type.Integer({ minimum: 1 })),
+    fast_forward_only: Type.Optional(Type.Boolean()),
   },
   strict,
 )
@@ -151,6 +158,26 @@ export const ENVIRONMENT_SETTINGS = [
     default: '`budget.max_cost_usd`',
     doc: 'US dollars that a turn may cost; passing them ends it as over_budget.',
   },
+  {
+    path: 'forbidden_paths',
+    default: '`[".github/workflows/**"]`',
+    doc: 'Paths that the commits of a session may not change, by pattern (`*` within a name, `**` over any number of directories). A branch with such a commit is refused; the work stays in the checkpoint, and the turn has a warning.',
+  },
+  {
+    path: 'max_file_mb',
+    default: '`100`',
+    doc: 'Largest file that a commit of a session may bring, in MB; kept as `forbidden_paths` is.',
+  },
+  {
+    path: 'max_changed_files',
+    default: '`50000`',
+    doc: 'Files that one push to the branch of a session may change, counted in each of its commits.',
+  },
+  {
+    path: 'fast_forward_only',
+    default: '`false`',
+    doc: 'Whether the branch of a session only grows: rewritten commits are refused.',
+  },
 ] as const
 
 /** How an agent program is run; which of these count depends on the harness. */
@@ -187,7 +214,22 @@ export interface Environment {
   /** How long an idle session keeps its sandbox; null: for ever. */
   readonly idleSuspendMs: number | null
   readonly budget: Budget
+  readonly branch: BranchSettings
 }
+
+/** What is asked of the commits that a session's sandbox pushes to its branch. */
+export interface BranchSettings {
+  /** Patterns; see refs-policy's `pathMatcher`. */
+  readonly forbiddenPaths: readonly string[]
+  readonly maxFileBytes: number
+  /** Files that one push may change. */
+  readonly maxChangedFiles: number
+  /** Its commits may be added to, and not be rewritten. */
+  readonly fastForwardOnly: boolean
+}
+
+/** Workflows run with the project's own secrets, wherever the branch is pushed to. */
+const FORBIDDEN_PATHS = ['.github/workflows/**']
 
 /** All environments with every default filled in; `default` is always there. Throws `config_invalid`. */
 export function environmentsOf(
@@ -220,6 +262,12 @@ export function environmentsOf(
           maxMinutes: shape.budget?.max_minutes ?? budget.maxMinutes,
           maxTokens: shape.budget?.max_tokens ?? budget.maxTokens,
           maxCostUsd: shape.budget?.max_cost_usd ?? budget.maxCostUsd,
+        },
+        branch: {
+          forbiddenPaths: shape.forbidden_paths ?? FORBIDDEN_PATHS,
+          maxFileBytes: (shape.max_file_mb ?? 100) * MB,
+          maxChangedFiles: shape.max_changed_files ?? 50_000,
+          fastForwardOnly: shape.fast_forward_only ?? false,
         },
       },
     ]),

@@ -44,6 +44,7 @@ export interface Limits {
   readonly maxRefUpdates: number
   readonly maxCommandBytes: number
   readonly maxPushBytes: number
+  readonly maxPushObjects: number
   readonly maxFetchRequestBytes: number
   readonly maxGitProcesses: number
   readonly gitTimeoutMs: number
@@ -82,6 +83,7 @@ export const DEFAULT_LIMITS: Limits = {
   maxRefUpdates: 5_000,
   maxCommandBytes: 4 * MB,
   maxPushBytes: 2048 * MB,
+  maxPushObjects: 20_000_000,
   maxFetchRequestBytes: 64 * MB,
   maxGitProcesses: 8,
   gitTimeoutMs: 30 * 60_000,

@@ -30,7 +30,7 @@ export function createRedactor(secrets: readonly string[]): Redactor {
   const values = [...new Set(secrets.flatMap((secret) => [secret, ...secret.split(/\r?\n/)]))]
     .map((value) => value.trim())
     .filter((value) => value.length >= MIN_SECRET)
-  const forms = [...new Set(values.flatMap(formsOf))].sort((a, b) => b.length - a.length)
+  const forms = [...new Set(values.flatMap(secretForms))].sort((a, b) => b.length - a.length)
   const bytes = forms.map((form) => Buffer.from(form, 'utf8'))
   const broken = forms.filter((form) => form.length > MIN_PIECE && /^[A-Za-z0-9+/_=-]+$/.test(form)).map(acrossLines)
 
@@ -81,7 +81,8 @@ export function redactedLog(log: Log, redactor: Redactor): Log {
   }
 }
 
-function formsOf(secret: string): string[] {
+/** A secret as it is, and as JSON, URLs, hex and base64 (at any offset) spell it. */
+export function secretForms(secret: string): string[] {
   const hex = Buffer.from(secret, 'utf8').toString('hex')
   const encoded = encodeURIComponent(secret)
   const strict = encoded.replace(/[!'()*]/g, (character) => `%${character.charCodeAt(0).toString(16).toUpperCase()}`)

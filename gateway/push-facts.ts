@@ -10,7 +10,8 @@ import type { Reachable } from './reachable.ts'
 import type { View } from './view.ts'
 import type { PushHead } from './wire/receive-pack.ts'
 
-interface PushFact extends HistoryContext {
+/** The part of `HistoryContext` that history itself says. */
+export interface PushFact extends Pick<HistoryContext, 'type' | 'complete' | 'shallow'> {
   /** The new value's history was seen to continue the old one; false says nothing. */
   readonly continuesOld: boolean
 }

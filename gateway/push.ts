@@ -1,16 +1,22 @@
 /** One push from its commands to its report: decided by name, taken into quarantine, decided by history, moved in one transaction. */
+
+import type { BranchSettings } from '../domain/environment.ts'
 import { HangarError, messageOf } from '../domain/errors.ts'
 import type { Caller } from '../domain/grant.ts'
 import type { Limits } from '../domain/limits.ts'
 import { type Oid, type RefName, type RepoSlug, ZERO_OID } from '../domain/names.ts'
 import type { Log } from '../domain/ports.ts'
-import { allOrNothing, decideHistory, decideNames, type Verdict } from '../refs-policy/decide.ts'
+import type { SecretSearch } from '../domain/secret-search.ts'
+import { type ContentPolicy, NO_CONTENT, policyOf } from '../refs-policy/content.ts'
+import { allOrNothing, decideHistory, decideNames, type Refusal, refused, type Verdict } from '../refs-policy/decide.ts'
 import { placeOf } from '../refs-policy/ref-names.ts'
 import { currentOid, type RefUpdate } from '../refs-policy/ref-update.ts'
+import type { HistoryContext } from '../refs-policy/rules.ts'
 import { isAncestor } from './git/ancestry.ts'
-import { type Ingested, ingestPack, NOTHING_SENT } from './git/ingest.ts'
+import { type Ingested, ingestPack, NOTHING_SENT, type ObjectFault } from './git/ingest.ts'
 import { openQuarantine, type Quarantine } from './git/quarantine.ts'
 import { type Repository, setHead } from './git/repositories.ts'
+import { createPushContent } from './push-content.ts'
 import { createPushFacts, type PushFacts } from './push-facts.ts'
 import type { Reachable } from './reachable.ts'
 import type { EventLog } from './state/event-log.ts'
@@ -23,8 +29,18 @@ export interface PushDeps {
   /** Asked again right before refs move: a long upload may outlive its grant. */
   readonly isLive: (caller: Caller) => boolean
   readonly mirrored: (slug: RepoSlug) => boolean
+  readonly search: SecretSearch
+  readonly settings: PushSettings
   readonly limits: Limits
   readonly log: Log
+}
+
+/** What is asked of pushes beyond names and history. */
+export interface PushSettings {
+  /** Patterns of the project's own branches and tags that only move forward. */
+  readonly fastForwardOnly: readonly string[]
+  /** What the environment of a grant's session asks of its branch; null: nothing. */
+  readonly branchOf: (caller: Caller) => Promise<BranchSettings | null>
 }
 
 export interface Push {
@@ -39,7 +55,9 @@ export interface Push {
 export interface PushOutcome {
   /** `ok`, or why the pack was not taken. */
   readonly unpack: string
-  readonly results: readonly CommandResult[]
+  readonly verdicts: readonly Verdict[]
+  /** Objects that may not enter, for whoever can leave them out of the next push. */
+  readonly faults?: readonly ObjectFault[]
 }
 
 export interface Pushes {
@@ -56,6 +74,35 @@ export interface Pushes {
 
 export function createPushes(deps: PushDeps): Pushes {
   const factsOf = createPushFacts(deps.reachable)
+  const contentOf = createPushContent(deps)
+
+  /** What the history rules are told of each update. */
+  async function contextsOf(
+    push: Push,
+    news: readonly RefUpdate[],
+    taken: Ingested,
+    quarantine: Quarantine | null,
+    signal: AbortSignal,
+  ) {
+    const facts = await factsOf({ ...push, updates: news, taken, quarantine, signal })
+    const branch = await deps.settings.branchOf(push.caller)
+    const settings = { branch, fastForwardOnly: deps.settings.fastForwardOnly }
+    const updates = news.map((update) => ({ update, policy: policyOf(push.caller, update.ref, settings) }))
+    const whole = updates.filter(({ update }) => facts.get(update.ref)?.complete)
+    const content =
+      quarantine === null || whole.length === 0
+        ? null
+        : await contentOf({ ...push, updates: whole, taken, quarantine, signal })
+    const contexts = new Map<RefName, HistoryContext>()
+    for (const { update, policy } of updates) {
+      const fact = facts.get(update.ref)
+      if (fact === undefined) continue
+      const rewinds = fact.complete && (await isRewound(push, update, policy, fact.continuesOld, quarantine))
+      contexts.set(update.ref, { ...fact, rewinds, policy, content: content?.facts(update.ref) ?? NO_CONTENT })
+    }
+    return { facts, contexts, faults: content?.faults ?? [] }
+  }
+
   return {
     decide: ({ caller, view, head, slug }) =>
       decideNames({
@@ -70,11 +117,14 @@ export function createPushes(deps: PushDeps): Pushes {
       const quarantine = news.length === 0 ? null : await openQuarantine(push.repo)
       try {
         const taken = quarantine === null ? NOTHING_SENT : await takePack(deps, push.repo, quarantine, pack, signal)
-        if (!taken.ok && !taken.missing) return refuseAll(verdicts, taken.reason, taken.reason)
-        const facts = await factsOf({ ...push, updates: news, taken, quarantine, signal })
-        const decided = decideHistory({ verdicts, facts, atomic: push.head.capabilities.atomic })
+        if (!taken.ok && !taken.missing) {
+          const refusal = { rule: 'pack', reason: taken.reason }
+          return { unpack: taken.reason, verdicts: refuse(verdicts, () => refusal), faults: taken.faults ?? [] }
+        }
+        const { facts, contexts, faults } = await contextsOf(push, news, taken, quarantine, signal)
+        const decided = decideHistory({ verdicts, facts: contexts, atomic: push.head.capabilities.atomic })
         signal.throwIfAborted()
-        return { unpack: 'ok', results: resultsOf(await settle(deps, push, decided, quarantine, facts)) }
+        return { unpack: 'ok', verdicts: await settle(deps, push, decided, quarantine, facts), faults }
       } finally {
         await quarantine?.drop()
       }
@@ -82,16 +132,28 @@ export function createPushes(deps: PushDeps): Pushes {
   }
 }
 
-/** The outcome of a push that is refused as a whole by its names. */
+/** What the report says of each command. */
 export function resultsOf(verdicts: readonly Verdict[]): CommandResult[] {
   return verdicts.map((verdict) =>
     verdict.allowed ? { ref: verdict.update.ref, reason: null } : { ref: verdict.ref, reason: verdict.reason },
   )
 }
 
-/** Every ref that was still allowed refused with the reason. */
-export function refuseAll(verdicts: readonly Verdict[], unpack: string, reason: string): PushOutcome {
-  return { unpack, results: resultsOf(refuse(verdicts, () => reason)) }
+/** Every ref that was still allowed refused, by a fault of the server's. */
+export function failAll(verdicts: readonly Verdict[], reason: string): PushOutcome {
+  return { unpack: 'failed', verdicts: refuse(verdicts, () => ({ rule: 'failed', reason })) }
+}
+
+/** Asked only where the policy wants to know. */
+async function isRewound(
+  push: Push,
+  update: RefUpdate,
+  policy: ContentPolicy,
+  continuesOld: boolean,
+  quarantine: Quarantine | null,
+): Promise<boolean> {
+  if (!policy.fastForwardOnly || update.old === ZERO_OID || continuesOld) return false
+  return !(await isAncestor(push.repo, update.old, update.new, quarantine?.env))
 }
 
 async function takePack(
@@ -102,7 +164,7 @@ async function takePack(
   signal: AbortSignal,
 ): Promise<Ingested> {
   try {
-    return await ingestPack(repo.dir, quarantine, pack, signal)
+    return await ingestPack(repo.dir, quarantine, pack, signal, deps.limits.maxPushObjects)
   } catch (error) {
     if (!(error instanceof HangarError) || error.code !== 'limit_passed') throw error
     const reason = signal.aborted
@@ -123,7 +185,7 @@ async function settle(
   const table = await push.repo.refs.snapshot()
   const current = (update: RefUpdate) => currentOid(table, update.ref) ?? ZERO_OID
   let left = refuse(verdicts, (update) => {
-    if (!deps.isLive(push.caller)) return `this ${push.caller.kind} is no longer valid`
+    if (!deps.isLive(push.caller)) return { rule: 'ended', reason: `this ${push.caller.kind} is no longer valid` }
     return current(update) === update.old ? null : MOVED
   })
   if (push.head.capabilities.atomic) left = allOrNothing(left)
@@ -137,7 +199,12 @@ async function settle(
   return moved
 }
 
-const MOVED = 'the ref moved meanwhile; fetch and push again'
+const MOVED: Refusal = { rule: 'moved', reason: 'the ref moved meanwhile; fetch and push again' }
+const FOLDER: Refusal = {
+  rule: 'folder',
+  reason: 'a ref that is a folder of this one, or lies below it, exists; use another name',
+}
+const UNMOVED: Refusal = { rule: 'failed', reason: 'the ref could not be moved; try again' }
 
 /** One transaction; a ref that loses a race is refused and, unless the push is atomic, the others are tried again. */
 async function moveRefs(deps: PushDeps, push: Push, verdicts: readonly Verdict[]): Promise<readonly Verdict[]> {
@@ -152,9 +219,7 @@ async function moveRefs(deps: PushDeps, push: Push, verdicts: readonly Verdict[]
     left = refuse(left, (update) => {
       if ((currentOid(table, update.ref) ?? ZERO_OID) !== update.old) return MOVED
       if (culprit !== null && update.ref !== culprit) return null
-      return /exists; cannot create|conflict/.test(result.reason)
-        ? 'a ref that is a folder of this one, or lies below it, exists; use another name'
-        : 'the ref could not be moved; try again'
+      return /exists; cannot create|conflict/.test(result.reason) ? FOLDER : UNMOVED
     })
     if (push.head.capabilities.atomic) left = allOrNothing(left)
     if (allowedUpdates(left).length === 0) return left
@@ -194,10 +259,10 @@ function allowedUpdates(verdicts: readonly Verdict[]): RefUpdate[] {
   return verdicts.flatMap((verdict) => (verdict.allowed ? [verdict.update] : []))
 }
 
-/** Refuses the allowed updates for which a reason is given. */
-function refuse(verdicts: readonly Verdict[], reasonFor: (update: RefUpdate) => string | null): Verdict[] {
+/** Refuses the allowed updates for which a refusal is given. */
+function refuse(verdicts: readonly Verdict[], refusalOf: (update: RefUpdate) => Refusal | null): Verdict[] {
   return verdicts.map((verdict): Verdict => {
-    const reason = verdict.allowed ? reasonFor(verdict.update) : null
-    return verdict.allowed && reason !== null ? { allowed: false, ref: verdict.update.ref, reason } : verdict
+    const refusal = verdict.allowed ? refusalOf(verdict.update) : null
+    return verdict.allowed && refusal !== null ? refused(verdict.update, refusal) : verdict
   })
 }

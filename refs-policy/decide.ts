@@ -5,7 +5,14 @@ import { HISTORY_RULES, type HistoryContext, NAME_RULES, type Rule, withKnownOld
 
 export type Verdict =
   | { readonly allowed: true; readonly update: RefUpdate }
-  | { readonly allowed: false; readonly ref: string; readonly reason: string }
+  | {
+      readonly allowed: false
+      readonly ref: string
+      readonly reason: string
+      /** The id of the rule that refused. */
+      readonly rule: string
+      readonly asked: RefCommand
+    }
 
 /** A verdict for each command, in their order. `atomic` refuses all when one is refused. */
 export function decideNames(input: {
@@ -19,16 +26,16 @@ export function decideNames(input: {
   for (const { ref } of input.commands) timesNamed.set(ref, (timesNamed.get(ref) ?? 0) + 1)
   const verdicts = input.commands.map((sent): Verdict => {
     const command = withKnownOld(sent, input.table)
-    const reason = firstRefusal(NAME_RULES, command, {
+    const refusal = firstRefusal(NAME_RULES, command, {
       caller: input.caller,
       table: input.table,
       mirrored: input.mirrored ?? false,
       timesNamed: timesNamed.get(command.ref) ?? 0,
     })
     // The first rule has found the name good.
-    return reason === null
+    return refusal === null
       ? { allowed: true, update: command as RefUpdate }
-      : { allowed: false, ref: command.ref, reason }
+      : { allowed: false, ref: command.ref, asked: sent, ...refusal }
   })
   return input.atomic ? allOrNothing(verdicts) : verdicts
 }
@@ -42,8 +49,8 @@ export function decideHistory(input: {
   const verdicts = input.verdicts.map((verdict): Verdict => {
     const facts = verdict.allowed ? input.facts.get(verdict.update.ref) : undefined
     if (!verdict.allowed || facts === undefined) return verdict
-    const reason = firstRefusal(HISTORY_RULES, verdict.update, facts)
-    return reason === null ? verdict : { allowed: false, ref: verdict.update.ref, reason }
+    const refusal = firstRefusal(HISTORY_RULES, verdict.update, facts)
+    return refusal === null ? verdict : refused(verdict.update, refusal)
   })
   return input.atomic ? allOrNothing(verdicts) : verdicts
 }
@@ -51,13 +58,22 @@ export function decideHistory(input: {
 /** Refuses every allowed update when one is refused: the whole of an atomic push. */
 export function allOrNothing(verdicts: readonly Verdict[]): Verdict[] {
   if (verdicts.every((verdict) => verdict.allowed)) return [...verdicts]
-  return verdicts.map((verdict) =>
-    verdict.allowed
-      ? { allowed: false, ref: verdict.update.ref, reason: 'atomic push: another ref was refused' }
-      : verdict,
-  )
+  const refusal = { rule: 'atomic', reason: 'atomic push: another ref was refused' }
+  return verdicts.map((verdict) => (verdict.allowed ? refused(verdict.update, refusal) : verdict))
 }
 
-function firstRefusal<S, C>(rules: readonly Rule<S, C>[], subject: S, context: C): string | null {
-  return rules.find((rule) => rule.refuses(subject, context))?.sentence(subject, context) ?? null
+export interface Refusal {
+  readonly rule: string
+  /** For the pusher. */
+  readonly reason: string
+}
+
+/** The verdict that refuses an update. */
+export function refused(update: RefUpdate, refusal: Refusal): Verdict {
+  return { allowed: false, ref: update.ref, asked: update, ...refusal }
+}
+
+function firstRefusal<S, C>(rules: readonly Rule<S, C>[], subject: S, context: C): Refusal | null {
+  const rule = rules.find((one) => one.refuses(subject, context))
+  return rule === undefined ? null : { rule: rule.id, reason: rule.sentence(subject, context) }
 }

@@ -8,12 +8,13 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import express from 'express'
 import type { Config } from '../domain/config.ts'
-import type { ProviderKind } from '../domain/environment.ts'
+import type { BranchSettings, ProviderKind } from '../domain/environment.ts'
 import { errors, messageOf } from '../domain/errors.ts'
 import type { Caller, TokenCaller } from '../domain/grant.ts'
 import type { Clock, Log, Random } from '../domain/ports.ts'
 import { createRedactor, redactedLog } from '../domain/redact.ts'
 import type { Provider } from '../domain/sandbox.ts'
+import { createSecretSearch } from '../domain/secret-search.ts'
 import { createArtifactStore } from '../exchange/artifacts.ts'
 import { createConversationStore } from '../exchange/conversation-state.ts'
 import { createResultChecker } from '../exchange/result-schema.ts'
@@ -98,11 +99,10 @@ const CLOSE_MS = 5_000
 
 /** Starts a server on the configured data directory. Throws `store_unusable` or `config_invalid` with what to do. */
 export async function startServer({ config, cliFile, ...options }: ServerOptions): Promise<HangarServer> {
-  const secrets = [...config.environments.values()].flatMap(({ secrets, setupSecrets }) => [
-    ...Object.values(secrets),
-    ...Object.values(setupSecrets),
-  ])
-  const redactor = createRedactor(secrets)
+  const secrets = [...config.environments.values()].flatMap(({ secrets, setupSecrets }) =>
+    [...Object.entries(secrets), ...Object.entries(setupSecrets)].map(([name, value]) => ({ name, value })),
+  )
+  const redactor = createRedactor(secrets.map(({ value }) => value))
   const log = redactedLog(options.log, redactor)
   const clock: Clock = options.clock ?? { now: Date.now }
   const random: Random = { bytes: (count) => randomBytes(count) }
@@ -135,7 +135,20 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     const isLive = (caller: Caller): boolean =>
       caller.kind === 'grant' ? grants.isLive(caller) : tokens.isLive(caller)
     const smartHttp = keep(
-      createSmartHttp({ repositories, authenticate, isLive, events: eventLog, limits: config.limits, log, clock }),
+      createSmartHttp({
+        repositories,
+        authenticate,
+        isLive,
+        settings: {
+          fastForwardOnly: config.fastForwardOnly,
+          branchOf: (caller) => branchSettings(config, index, caller),
+        },
+        search: createSecretSearch(secrets),
+        events: eventLog,
+        limits: config.limits,
+        log,
+        clock,
+      }),
       (value) => value.close(),
     )
 
@@ -366,6 +379,14 @@ async function usesKubernetes(config: Config, index: Index): Promise<boolean> {
     )
   if (named.length > 0) return true
   return (await index.sessions.range()).some(([, { session }]) => session.sandbox?.provider === 'kubernetes')
+}
+
+/** What a session's environment asks of its branch; an environment that is no longer configured asks what the default one does. */
+async function branchSettings(config: Config, index: Index, caller: Caller): Promise<BranchSettings | null> {
+  if (caller.kind !== 'grant') return null
+  const entry = await index.sessions.get(caller.session)
+  const { environments } = config
+  return (environments.get(entry?.session.environment ?? '') ?? environments.get('default'))?.branch ?? null
 }
 
 /** What tells this store's sandboxes from those of others on the same engine: it goes where the store's keys go. */

@@ -20,7 +20,19 @@ export type Ingested =
        */
       notSent(oids: ReadonlySet<Oid>): Promise<ReadonlySet<Oid>>
     }
-  | { readonly ok: false; readonly reason: string; readonly missing: boolean }
+  | {
+      readonly ok: false
+      readonly reason: string
+      readonly missing: boolean
+      /** Objects that git's own check refused, with its words. */
+      readonly faults?: readonly ObjectFault[]
+    }
+
+/** An object that may not enter, and why. */
+export interface ObjectFault {
+  readonly oid: Oid
+  readonly why: string
+}
 
 /** Packs with fewer objects become loose objects, so that small pushes do not leave a pack each. Source: git's transfer.unpackLimit. */
 const LOOSE_OBJECTS = 100
@@ -54,6 +66,7 @@ export async function ingestPack(
   quarantine: Quarantine,
   pack: AsyncIterable<Buffer>,
   signal: AbortSignal,
+  maxObjects: number = Number.POSITIVE_INFINITY,
 ): Promise<Ingested> {
   const source = pack[Symbol.asyncIterator]()
   const head = await readUpTo(source, LOOSE_PACK_BYTES)
@@ -61,6 +74,10 @@ export async function ingestPack(
     return { ok: false, reason: 'the push holds no pack', missing: false }
   const objects = head.bytes.readUInt32BE(8)
   if (objects === 0 && head.ended) return NOTHING_SENT
+  if (objects > maxObjects) {
+    const reason = `the push holds ${objects} objects, more than the ${maxObjects} that are taken; push it in parts`
+    return { ok: false, reason, missing: false }
+  }
   const small = objects < LOOSE_OBJECTS && head.ended && mayUnpack(head.bytes)
   const args = small ? ['unpack-objects', '-q', STRICT] : ['index-pack', '--stdin', STRICT]
   let broken: unknown
@@ -101,7 +118,10 @@ function refusal(stderr: string): Ingested {
     )
   if (missing) return { ok: false, reason: 'missing necessary objects', missing }
   const line = stderr.split('\n').find((text) => /^(?:fatal|error): /.test(text)) ?? 'the pack is not taken'
-  return { ok: false, reason: line.replace(/^(?:fatal|error): /, '').slice(0, 160), missing }
+  const faults = [...stderr.matchAll(/object ([0-9a-f]{40}): (\w+: .*)/g)].map(
+    ([, oid, why]): ObjectFault => ({ oid: oid as Oid, why: why ?? '' }),
+  )
+  return { ok: false, reason: line.replace(/^(?:fatal|error): /, '').slice(0, 160), missing, faults }
 }
 
 async function readUpTo(source: AsyncIterator<Buffer>, most: number): Promise<{ bytes: Buffer; ended: boolean }> {

@@ -6,11 +6,12 @@ import { type Caller, coversRepo } from '../../domain/grant.ts'
 import type { Limits } from '../../domain/limits.ts'
 import type { RepoSlug } from '../../domain/names.ts'
 import type { Clock, Log } from '../../domain/ports.ts'
+import { createSecretSearch, type SecretSearch } from '../../domain/secret-search.ts'
 import { checkFetch, startUploadPack } from '../fetch.ts'
 import { killGit } from '../git/process.ts'
 import type { Repositories, Repository } from '../git/repositories.ts'
 import { createGitSlots } from '../git-slots.ts'
-import { createPushes, type Push, type PushOutcome, refuseAll, resultsOf } from '../push.ts'
+import { createPushes, failAll, type Push, type PushOutcome, type PushSettings, resultsOf } from '../push.ts'
 import { createReachable } from '../reachable.ts'
 import type { EventLog } from '../state/event-log.ts'
 import { createViews } from '../view.ts'
@@ -29,6 +30,10 @@ export interface SmartHttpDeps {
   readonly isLive: (caller: Caller) => boolean
   /** Whether the repo follows an upstream, so that people push there. Default: none does. */
   readonly mirrored?: (slug: RepoSlug) => boolean
+  /** What is asked of pushes beyond their names. Default: nothing. */
+  readonly settings?: PushSettings
+  /** Default: hangar's own secrets, and by shape. */
+  readonly search?: SecretSearch
   readonly events: Pick<EventLog, 'append'>
   readonly limits: Limits
   readonly log: Log
@@ -77,7 +82,13 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     mostWaiting: limits.maxGitProcesses * 8,
     waitMs: 30_000,
   })
-  const pushes = createPushes({ ...deps, reachable, mirrored: deps.mirrored ?? (() => false) })
+  const pushes = createPushes({
+    ...deps,
+    reachable,
+    mirrored: deps.mirrored ?? (() => false),
+    settings: deps.settings ?? { fastForwardOnly: [], branchOf: async () => null },
+    search: deps.search ?? createSecretSearch([]),
+  })
   const closing = new AbortController()
   const running = new Set<Promise<void>>()
   const asksFirst = new WeakSet<IncomingMessage>()
@@ -198,8 +209,7 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     const push: Push = { slug: request.slug, repo, caller, head, view: await views.of(repo, caller) }
     const verdicts = pushes.decide(push)
     // Nothing to take: the answer goes out before the pack has come in.
-    if (verdicts.every((verdict) => !verdict.allowed))
-      return report(res, push, { unpack: 'ok', results: resultsOf(verdicts) })
+    if (verdicts.every((verdict) => !verdict.allowed)) return report(res, push, { unpack: 'ok', verdicts })
     const release = await slots.take(signal)
     const stop = keepAlive(res, push)
     try {
@@ -207,7 +217,7 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     } catch (error) {
       if (!res.headersSent || signal.aborted) throw error
       log.error({ repo: push.slug, error: messageOf(error) }, 'a push failed')
-      report(res, push, refuseAll(verdicts, 'failed', 'the server failed; its log says why'))
+      report(res, push, failAll(verdicts, 'the server failed; its log says why'))
     } finally {
       stop()
       release()
@@ -217,13 +227,15 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
   /** The report, or what a client that takes no report can be told. */
   function report(res: ServerResponse, push: Push, outcome: PushOutcome): void {
     const { reportStatus, sideband } = push.head.capabilities
+    const results = resultsOf(outcome.verdicts)
     if (reportStatus) {
-      const body = pushReport(outcome.unpack, outcome.results, sideband)
+      const remarks = (outcome.faults ?? []).map(({ oid, why }) => `hangar: keep out ${oid} ${why}`)
+      const body = pushReport(outcome.unpack, results, sideband, remarks)
       if (res.headersSent) res.end(body)
       else sendGit(res, 'receive-pack', 'result', body)
       return
     }
-    const refused = outcome.results.find(({ reason }) => reason !== null)
+    const refused = results.find(({ reason }) => reason !== null)
     if (refused === undefined) sendGit(res, 'receive-pack', 'result', Buffer.alloc(0))
     else sendError(res, errors.forbidden(`${refused.ref}: ${refused.reason}`))
   }

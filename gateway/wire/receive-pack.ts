@@ -79,13 +79,24 @@ export interface CommandResult {
   readonly reason: string | null
 }
 
-/** The report as one finished body, wrapped as the client asked; `unpack` is `ok` or git's sentence. */
-export function pushReport(unpack: string, results: readonly CommandResult[], sideband: Sideband): Buffer {
+/**
+ * The report as one finished body, wrapped as the client asked; `unpack` is `ok` or git's sentence. `remarks` are lines that the client shows after
+ * `remote:`, where it takes a sideband.
+ */
+export function pushReport(
+  unpack: string,
+  results: readonly CommandResult[],
+  sideband: Sideband,
+  remarks: readonly string[] = [],
+): Buffer {
   const lines = [`unpack ${safeText(unpack)}\n`]
   for (const { ref, reason } of results)
     lines.push(reason === null ? `ok ${safeName(ref)}\n` : `ng ${safeName(ref)} ${safeText(reason)}\n`)
   const report = Buffer.concat([pktLines(lines), FLUSH_PKT])
-  return sideband === null ? report : Buffer.concat([wrapBand(1, report, sideband), FLUSH_PKT])
+  if (sideband === null) return report
+  const said = Buffer.from(remarks.map((line) => `${line.replace(CONTROL, '?')}\n`).join(''), 'utf8')
+  const remarked = said.length === 0 ? said : wrapBand(2, said, sideband)
+  return Buffer.concat([remarked, wrapBand(1, report, sideband), FLUSH_PKT])
 }
 
 function parseCommand(line: string): RefCommand {
@@ -113,6 +124,8 @@ async function skipOptions(reader: PktReader): Promise<void> {
   for (let pkt = await reader.read(); pkt?.kind !== 'flush'; pkt = await reader.read())
     if (pkt?.kind !== 'data') throw errors.protocolMalformed('the push options end without a flush packet')
 }
+
+const CONTROL = /[\x00-\x1f\x7f]/g
 
 /** A name as it may be echoed: the bytes that could forge a line of the report are replaced. */
 function safeName(ref: string): string {

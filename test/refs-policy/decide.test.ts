@@ -1,6 +1,7 @@
 import t from 'tap'
 import type { Caller, GrantCaller, TokenCaller } from '../../domain/grant.ts'
 import { type Oid, type RefName, type RepoSlug, type SessionName, ZERO_OID } from '../../domain/names.ts'
+import { linkFault, NO_CONTENT, pathMatcher, policyOf } from '../../refs-policy/content.ts'
 import { decideHistory, decideNames } from '../../refs-policy/decide.ts'
 import type { RefTable } from '../../refs-policy/ref-update.ts'
 import type { HistoryContext } from '../../refs-policy/rules.ts'
@@ -179,7 +180,14 @@ t.test('a mixed push is decided ref by ref, an atomic one as a whole', async (t)
 })
 
 t.test('history is decided by what was found', async (t) => {
-  const whole: HistoryContext = { type: 'commit', complete: true, shallow: false }
+  const whole: HistoryContext = {
+    type: 'commit',
+    complete: true,
+    shallow: false,
+    rewinds: false,
+    content: NO_CONTENT,
+    policy: { fastForwardOnly: false, branch: null },
+  }
   const cases: readonly [string, string, HistoryContext, string][] = [
     ['whole', 'refs/heads/x', whole, 'ok'],
     ['a tag object on a branch', 'refs/heads/x', { ...whole, type: 'tag' }, 'this ref may name only a commit'],
@@ -190,7 +198,7 @@ t.test('history is decided by what was found', async (t) => {
     [
       'cut',
       'refs/heads/x',
-      { type: null, complete: false, shallow: true },
+      { ...whole, type: null, complete: false, shallow: true },
       'shallow update not allowed: run git fetch --unshallow',
     ],
     ['cut, but the rest is known', 'refs/heads/x', { ...whole, shallow: true }, 'ok'],
@@ -200,4 +208,128 @@ t.test('history is decided by what was found', async (t) => {
     const [verdict] = decideHistory({ verdicts: [{ allowed: true, update }], facts: new Map([[ref, fact]]) })
     t.equal(verdict?.allowed ? 'ok' : verdict?.reason, expected, name)
   }
+})
+
+t.test('what a push brings is decided by what is asked of its ref', async (t) => {
+  const branch = { forbiddenPaths: [], maxFileBytes: 1, maxChangedFiles: 3, fastForwardOnly: true }
+  const at = (what: string, line: number | null = null) => ({ commit: A, path: 'a/b', line, what })
+  const base: HistoryContext = {
+    type: 'commit',
+    complete: true,
+    shallow: false,
+    rewinds: false,
+    content: NO_CONTENT,
+    policy: { fastForwardOnly: true, branch },
+  }
+  const cases: readonly [string, HistoryContext, string, string][] = [
+    ['nothing', base, 'ok', ''],
+    [
+      'rewritten',
+      { ...base, rewinds: true },
+      'fast_forward',
+      'only fast-forward: merge or rebase onto what is there, and push without force',
+    ],
+    ['rewritten where it may be', { ...base, rewinds: true, policy: { fastForwardOnly: false, branch } }, 'ok', ''],
+    [
+      'many files',
+      { ...base, content: { ...NO_CONTENT, changedFiles: 4 } },
+      'changed_files',
+      'more than 3 files are changed (max_changed_files)',
+    ],
+    ['as many as may', { ...base, content: { ...NO_CONTENT, changedFiles: 3 } }, 'ok', ''],
+    [
+      'a path',
+      { ...base, content: { ...NO_CONTENT, forbiddenPath: at('is a forbidden path') } },
+      'forbidden_path',
+      'commit aaaaaaaaaa: a/b is a forbidden path (forbidden_paths); leave it as it was',
+    ],
+    [
+      'a large file',
+      { ...base, content: { ...NO_CONTENT, largeFile: at('has 2 MB, more than 1') } },
+      'large_file',
+      'commit aaaaaaaaaa: a/b has 2 MB, more than 1 (max_file_mb); take it out of the commits',
+    ],
+    [
+      'a link',
+      { ...base, content: { ...NO_CONTENT, link: at('is a link that leads into .git') } },
+      'link',
+      'commit aaaaaaaaaa: a/b is a link that leads into .git; such a link may not be pushed',
+    ],
+    [
+      'a secret, before all else',
+      { ...base, rewinds: true, content: { ...NO_CONTENT, knownSecret: at('holds the secret NPM_TOKEN', 7) } },
+      'known_secret',
+      'commit aaaaaaaaaa: a/b:7 holds the secret NPM_TOKEN; take it out of the commits and push again',
+    ],
+    [
+      'the shape of one',
+      { ...base, content: { ...NO_CONTENT, likelySecret: at('holds a token of GitHub', 1) } },
+      'likely_secret',
+      'commit aaaaaaaaaa: a/b:1 holds a token of GitHub; take it out of the commits and push again',
+    ],
+  ]
+  const update = { ref: 'refs/heads/x' as RefName, old: A, new: B }
+  for (const [name, fact, rule, sentence] of cases) {
+    const [verdict] = decideHistory({ verdicts: [{ allowed: true, update }], facts: new Map([[update.ref, fact]]) })
+    t.equal(verdict?.allowed ? 'ok' : verdict?.rule, rule, name)
+    if (verdict?.allowed === false) t.equal(verdict.reason, sentence, name)
+  }
+})
+
+t.test('rules over files are asked of session branches, and forward only where a pattern says so', async (t) => {
+  const branch = { forbiddenPaths: ['x'], maxFileBytes: 1, maxChangedFiles: 3, fastForwardOnly: true }
+  const settings = { branch, fastForwardOnly: ['main', 'release/*'] }
+  t.strictSame(policyOf(grant, 'refs/heads/hangar/s1', settings), { branch, fastForwardOnly: true })
+  t.strictSame(policyOf(grant, 'refs/hangar/sessions/s1/checkpoint', settings), {
+    branch: null,
+    fastForwardOnly: false,
+  })
+  const forward = (ref: string) => policyOf(write, ref, settings).fastForwardOnly
+  t.strictSame(['refs/heads/main', 'refs/heads/release/1', 'refs/tags/main'].map(forward), [true, true, true])
+  t.strictSame(['refs/heads/mainx', 'refs/heads/release/1/x', 'refs/notes/main'].map(forward), [false, false, false])
+})
+
+t.test('patterns of paths', async (t) => {
+  const cases: readonly [string, string, boolean][] = [
+    ['.github/workflows/**', '.github/workflows/ci.yml', true],
+    ['.github/workflows/**', '.github/workflows/a/b.yml', true],
+    ['.github/workflows/**', '.GitHub/Workflows/ci.yml', true],
+    ['.github/workflows/**', '.github/workflows', false],
+    ['.github/workflows/**', 'x/.github/workflows/ci.yml', false],
+    ['.github/workflows/**', 'xgithub/workflows/ci.yml', false],
+    ['secrets/', 'secrets/a/b', true],
+    ['secrets/', 'secretsx/a', false],
+    ['**/*.pem', 'a.pem', true],
+    ['**/*.pem', 'x/y/a.pem', true],
+    ['**/*.pem', 'x/y/a.pemx', false],
+    ['*.pem', 'x/a.pem', false],
+    ['a/**/b', 'a/b', true],
+    ['a/**/b', 'a/x/y/b', true],
+    ['a/**/b', 'ab', false],
+    ['a?c', 'abc', true],
+    ['a?c', 'a/c', false],
+    ['a[b](c)+', 'a[b](c)+', true],
+    ['**', 'any/thing', true],
+    ['x', 'a\nx', false],
+    ['**/x', 'a\nb/x', true],
+    ['\u00e4', '\u00c3\u00a4', true],
+  ]
+  for (const [pattern, path, matches] of cases)
+    t.equal(pathMatcher([pattern])(path), matches, `${pattern} ${JSON.stringify(path)}`)
+  t.equal(pathMatcher([])('x'), false)
+  t.equal(pathMatcher(['a', 'b'])('b'), true)
+})
+
+t.test('links that stay in the tree, and those that do not', async (t) => {
+  const cases: readonly [string, string, string | null][] = [
+    ['a', 'b', null],
+    ['a/b', '../c', null],
+    ['a/b', '../../c', 'leads outside the repository'],
+    ['a', '/etc/passwd', 'leads outside the repository'],
+    ['a', '.git/config', 'leads into .git'],
+    ['x/a', '../.GIT/hooks', 'leads into .git'],
+    ['a', 'b/../../c', 'leads outside the repository'],
+    ['a/b', './c/../d', null],
+  ]
+  for (const [path, target, fault] of cases) t.equal(linkFault(path, target), fault, `${path} -> ${target}`)
 })
