@@ -1,6 +1,7 @@
 /** The command line as one tree of commands; docs/cli.md is made from it. */
 import { readFileSync } from 'node:fs'
 import { Command } from 'commander'
+import { addAuditCommand } from './commands/audit.ts'
 import { addDemoCommand } from './commands/demo.ts'
 import { addDoctorCommand } from './commands/doctor.ts'
 import { addInboxCommand } from './commands/inbox.ts'
@@ -26,6 +27,7 @@ export function createProgram(): Command {
   addMcpCommand(program)
   addRepoCommands(program)
   addTokenCommands(program)
+  addAuditCommand(program)
   overrideExits(program)
   return program
 }

@@ -98,3 +98,17 @@ export interface Listed<T> {
   readonly items: readonly T[]
   readonly next_cursor: string | null
 }
+
+export interface WireAuditEntry {
+  readonly at: string
+  readonly by: string
+  readonly repo: string
+  readonly ref: string
+  readonly old: string
+  readonly new: string
+  readonly decision: string
+  readonly rule: string | null
+  readonly reason: string | null
+  readonly forced: boolean
+  readonly times: number
+}

@@ -149,6 +149,12 @@ export const SETTINGS = [
     doc: 'Days that a closed session is kept before its refs go; `null` in the config file: for ever. Its objects go two weeks later.',
   },
   {
+    path: 'retention.audit_days',
+    schema: Type.Union([Type.Null(), Positive]),
+    default: 365,
+    doc: 'Days that the audit trail of pushes is kept; `null` in the config file: for ever.',
+  },
+  {
     path: 'gateway.max_push_mb',
     schema: Positive,
     default: mb(DEFAULT_LIMITS.maxPushBytes),
@@ -200,6 +206,8 @@ export interface Config {
   readonly fastForwardOnly: readonly string[]
   /** How long a closed session is kept; null: for ever. */
   readonly closedSessionsMs: number | null
+  /** null: for ever. */
+  readonly auditDays: number | null
   readonly environments: ReadonlyMap<string, Environment>
   readonly kubernetes: KubernetesConfig
   /** The unix socket of the Docker engine, by `DOCKER_HOST`. */
@@ -260,6 +268,7 @@ export function readConfig(sources: ConfigSources): Config {
     },
     fastForwardOnly: (values.get('gateway.fast_forward_only') as string).split(',').filter((name) => name !== ''),
     closedSessionsMs: daysOf(values.get('retention.closed_sessions_days') as number | null),
+    auditDays: values.get('retention.audit_days') as number | null,
     environments: environmentsOf(file.environments ?? {}, { budget, env: sources.env }),
     kubernetes: {
       namespace: values.get('kubernetes.namespace') as string,

@@ -61,11 +61,12 @@ async function sweepAll(deps: HousekeepingDeps): Promise<void> {
       const repo = await deps.repositories.open(slug)
       if (repo === null) continue
       await sweepIncoming(repo, slug, deps)
-      await keepUp(repo, slug, deps)
+      await keepUp(repo, `pruned/${slug}`, deps)
     } catch (error) {
       deps.log.warn({ repo: slug, error: messageOf(error) }, 'this repo could not be swept; the next round tries again')
     }
   }
+  await keepUp(deps.repositories.server, 'pruned-server', deps)
 }
 
 async function sweepSessions({ index, remove, closedSessionsMs, clock, log }: HousekeepingDeps): Promise<void> {
@@ -78,9 +79,8 @@ async function sweepSessions({ index, remove, closedSessionsMs, clock, log }: Ho
   }
 }
 
-async function keepUp(repo: Repository, slug: RepoSlug, { index, clock }: HousekeepingDeps): Promise<void> {
+async function keepUp(repo: Repository, key: string, { index, clock }: HousekeepingDeps): Promise<void> {
   await repackWhenMany(repo)
-  const key = `pruned/${slug}`
   const last = await index.meta.get(key)
   if (typeof last === 'number' && last > clock.now() - PRUNE_EVERY_MS) return
   // With a new index the week begins again.

@@ -18,6 +18,7 @@ import { createSecretSearch } from '../domain/secret-search.ts'
 import { createArtifactStore } from '../exchange/artifacts.ts'
 import { createConversationStore } from '../exchange/conversation-state.ts'
 import { createResultChecker } from '../exchange/result-schema.ts'
+import { createAudit } from '../gateway/audit.ts'
 import { createRepositories } from '../gateway/git/repositories.ts'
 import { createGrants } from '../gateway/grants.ts'
 import { createSmartHttp, type SmartHttp } from '../gateway/http/smart-http.ts'
@@ -134,6 +135,10 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     const authenticate = (secret: string): Caller | null => tokens.authenticate(secret) ?? grants.authenticate(secret)
     const isLive = (caller: Caller): boolean =>
       caller.kind === 'grant' ? grants.isLive(caller) : tokens.isLive(caller)
+    const audit = keep(
+      await createAudit({ server: repositories.server, events: eventLog, clock, log, keepDays: config.auditDays }),
+      (value) => value.close(),
+    )
     const smartHttp = keep(
       createSmartHttp({
         repositories,
@@ -144,6 +149,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
           branchOf: (caller) => branchSettings(config, index, caller),
         },
         search: createSecretSearch(secrets),
+        decided: audit.note,
         events: eventLog,
         limits: config.limits,
         log,
@@ -256,6 +262,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       repositories,
       index,
       tokens,
+      audit,
       records,
       sessions,
       control,

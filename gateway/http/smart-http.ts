@@ -34,6 +34,8 @@ export interface SmartHttpDeps {
   readonly settings?: PushSettings
   /** Default: hangar's own secrets, and by shape. */
   readonly search?: SecretSearch
+  /** Told of each push once it is decided, before its report goes out. */
+  readonly decided?: (push: Push, outcome: PushOutcome) => void
   readonly events: Pick<EventLog, 'append'>
   readonly limits: Limits
   readonly log: Log
@@ -226,6 +228,7 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
 
   /** The report, or what a client that takes no report can be told. */
   function report(res: ServerResponse, push: Push, outcome: PushOutcome): void {
+    deps.decided?.(push, outcome)
     const { reportStatus, sideband } = push.head.capabilities
     const results = resultsOf(outcome.verdicts)
     if (reportStatus) {

@@ -1,4 +1,5 @@
 /** The table of all operations. */
+import { AUDIT_OPERATIONS } from './audit.ts'
 import { INBOX_OPERATIONS } from './inbox.ts'
 import type { Operation } from './operation.ts'
 import { REPO_OPERATIONS } from './repos.ts'
@@ -12,4 +13,5 @@ export const OPERATIONS: readonly Operation[] = [
   ...INBOX_OPERATIONS,
   ...REPO_OPERATIONS,
   ...TOKEN_OPERATIONS,
+  ...AUDIT_OPERATIONS,
 ]

@@ -8,6 +8,7 @@ import type { Limits } from '../../domain/limits.ts'
 import type { SessionName } from '../../domain/names.ts'
 import type { Clock } from '../../domain/ports.ts'
 import type { IdempotencyMark } from '../../domain/session.ts'
+import type { Audit } from '../../gateway/audit.ts'
 import type { Repositories } from '../../gateway/git/repositories.ts'
 import type { Index, SessionEntry } from '../../gateway/state/index.ts'
 import type { Tokens } from '../../gateway/tokens.ts'
@@ -25,6 +26,7 @@ export interface Services {
   readonly repositories: Repositories
   readonly index: Index
   readonly tokens: Tokens
+  readonly audit: Audit
   readonly records: SessionRecords
   readonly sessions: Sessions
   readonly control: SessionControl

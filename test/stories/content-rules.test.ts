@@ -140,4 +140,25 @@ t.test('work that rules refuse', async (t) => {
       t.strictSame(tracked, ['README', 'kept'])
       t.strictSame(untracked, [kept])
     })
+
+  await t.test('hangar audit tells who, what and by which rule', async (t) => {
+    await hangar.git(work, ['push', '-q', remote, 'main:refs/hangar/jobs/x'])
+    const listed = await hangar.cli(['audit', '--refused', '--repo', 'acme/app'])
+    t.equal(listed.status, 0, listed.err)
+    t.match(listed.out, /token:\S+\tacme\/app\trefs\/hangar\/jobs\/x\t\S+\trefused\trecords: refs\/hangar\//)
+    t.match(
+      listed.out,
+      /grant:committed-\S+\tacme\/app\trefs\/heads\/hangar\/committed\t\S+\trefused\tknown_secret: commit/,
+    )
+    t.match(listed.out, /grant:flow-\S+\tacme\/app\trefs\/heads\/hangar\/flow\t\S+\trefused\tforbidden_path: commit/)
+    const all = await hangar.api('GET', '/api/audit?limit=1000')
+    t.match(
+      all.body.items.find(({ ref }: { ref: string }) => ref === 'refs/heads/main'),
+      { decision: 'accepted', rule: null, repo: 'acme/app', by: /^token:/ },
+    )
+    const again = await hangar.restart()
+    t.teardown(() => again.close())
+    const after = await again.api('GET', '/api/audit?limit=1000')
+    t.equal(after.body.items.length, all.body.items.length)
+  })
 })
