@@ -8,6 +8,7 @@ import { createProgram } from '../cli/program.ts'
 import { SETTINGS, settingVariable } from '../domain/config.ts'
 import { ENVIRONMENT_SETTINGS } from '../domain/environment.ts'
 import { ERROR_CODES } from '../domain/errors.ts'
+import { METRICS } from '../domain/metrics.ts'
 import { OPERATIONS } from '../surfaces/operations/all.ts'
 
 const MADE = '<!-- Made by `npm run docs` from the definitions in the code; do not edit. -->\n'
@@ -18,6 +19,7 @@ const PAGES: Readonly<Record<string, () => string>> = {
   'api.md': apiPage,
   'cli.md': cliPage,
   'mcp-tools.md': toolsPage,
+  'metrics.md': metricsPage,
 }
 
 const checking = process.argv.includes('--check')
@@ -105,9 +107,26 @@ ${fields.length === 0 ? '' : table(['field', 'type', 'what it is'], fields)}`
 \`Authorization: Bearer hgt_…\` on every request. Of a GET or DELETE, fields that are not in the path are the query; of a POST, the JSON body. Every POST takes an
 \`Idempotency-Key\`. Lists answer \`{items, next_cursor}\`. Refusals: [errors.md](errors.md). The same as OpenAPI 3.1, with every answer's schema: \`GET /openapi.json\`.
 
-Without a token: \`/healthz\`, \`/readyz\`, \`/openapi.json\`, and \`/.well-known/hangar-key.asc\`, the public key that hangar's commits are signed with.
+Without a token: \`/healthz\`, \`/readyz\`, \`/metrics\`, \`/openapi.json\`, and \`/.well-known/hangar-key.asc\`, the public key that hangar's commits are signed with.
 
 ${parts.join('\n')}`
+}
+
+function metricsPage(): string {
+  const rows = Object.entries(METRICS).map(([name, { type, labels, help }]) => [
+    `\`${name}\``,
+    type,
+    help,
+    Object.entries(labels)
+      .map(([label, values]) => `\`${label}\`: ${values}`)
+      .join('; '),
+  ])
+  return `# Metrics
+
+\`GET /metrics\` answers in Prometheus's text format, without a token: no label names a repo, a session or a person. Where the server is reachable by others, let the proxy before it keep
+the path to itself. The usual \`process_*\` and \`nodejs_*\` metrics are there as well. Counters begin with 0 at each start; times are seconds. The rules of pushes are in [git.md](git.md).
+
+${table(['metric', 'type', 'what it is', 'labels'], rows)}`
 }
 
 function toolsPage(): string {

@@ -170,7 +170,13 @@ export const SETTINGS = [
     path: 'gateway.max_git_processes',
     schema: Type.Integer({ minimum: 1 }),
     default: DEFAULT_LIMITS.maxGitProcesses,
-    doc: 'Fetches and pushes served at once; more wait, then get 503.',
+    doc: 'Fetches and pushes served at once; more wait, then get 503. A quarter of them is kept for callers (tokens, sandboxes) that have none.',
+  },
+  {
+    path: 'gateway.max_transfer_minutes',
+    schema: Positive,
+    default: DEFAULT_LIMITS.maxTransferMs / 60_000,
+    doc: 'Minutes that one fetch or push may take, however slowly its client reads or writes.',
   },
 ] as const satisfies readonly Setting[]
 
@@ -265,6 +271,7 @@ export function readConfig(sources: ConfigSources): Config {
       inlineArtifactBytes: number('exchange.inline_artifact_kb') * 1024,
       maxPushBytes: number('gateway.max_push_mb') * MB,
       maxGitProcesses: number('gateway.max_git_processes'),
+      maxTransferMs: number('gateway.max_transfer_minutes') * 60_000,
     },
     fastForwardOnly: (values.get('gateway.fast_forward_only') as string).split(',').filter((name) => name !== ''),
     closedSessionsMs: daysOf(values.get('retention.closed_sessions_days') as number | null),

@@ -48,6 +48,8 @@ export interface Limits {
   readonly maxFetchRequestBytes: number
   readonly maxGitProcesses: number
   readonly gitTimeoutMs: number
+  /** One fetch or push, from its slot to its last byte. */
+  readonly maxTransferMs: number
   /** REST. */
   readonly maxJsonBytes: number
 }
@@ -87,5 +89,6 @@ export const DEFAULT_LIMITS: Limits = {
   maxFetchRequestBytes: 64 * MB,
   maxGitProcesses: 8,
   gitTimeoutMs: 30 * 60_000,
+  maxTransferMs: 60 * 60_000,
   maxJsonBytes: 96 * MB,
 }

@@ -168,7 +168,7 @@ async function takePack(
   } catch (error) {
     if (!(error instanceof HangarError) || error.code !== 'limit_passed') throw error
     const reason = signal.aborted
-      ? 'the push was given up'
+      ? 'the push was given up, since it took too long (gateway.max_transfer_minutes)'
       : `the push is larger than ${deps.limits.maxPushBytes} bytes, or took too long`
     return { ok: false, reason, missing: false }
   }

@@ -27,7 +27,8 @@ const MOST_ANSWERS = 8
 const LONGEST_KEY = 4_096
 const MOST_PEELED = 200_000
 
-export function createViews(): Views {
+/** `onLookup` hears of each use of the caches. */
+export function createViews(onLookup: OnLookup = () => {}): Views {
   const states = new WeakMap<Repository, State>()
   return {
     async of(repo, caller) {
@@ -39,12 +40,16 @@ export function createViews(): Views {
           : { version: table.version, views: new Map<string, View>(), peel: before?.peel ?? createPeeler(repo) }
       states.set(repo, state)
       const key = keyOf(caller)
-      const view = state.views.get(key) ?? createView(table, caller, state.peel)
+      const kept = state.views.get(key)
+      onLookup('refs', kept === undefined ? 'miss' : 'hit')
+      const view = kept ?? createView({ table, caller, peel: state.peel, onLookup })
       state.views.set(key, view)
       return view
     },
   }
 }
+
+type OnLookup = (cache: 'refs' | 'answers', result: 'hit' | 'miss') => void
 
 /** The views of one state of a repository's refs. */
 interface State {
@@ -59,11 +64,19 @@ function keyOf(caller: Caller): string {
   return seesAll(caller) ? 'admin' : caller.scopes.length > 0 ? 'token' : 'nothing'
 }
 
-function createView(table: RefSnapshot, caller: Caller, peel: (oid: Oid) => Promise<Oid | null>): View {
+function createView(input: {
+  readonly table: RefSnapshot
+  readonly caller: Caller
+  readonly peel: (oid: Oid) => Promise<Oid | null>
+  readonly onLookup: OnLookup
+}): View {
+  const { table, caller, peel, onLookup } = input
   const answers = new Map<string, Promise<Buffer>>()
   const answer = (key: string, make: () => Promise<Buffer>) => {
     if (key.length > LONGEST_KEY) return make()
-    const made = answers.get(key) ?? make()
+    const kept = answers.get(key)
+    onLookup('answers', kept === undefined ? 'miss' : 'hit')
+    const made = kept ?? make()
     if (answers.size >= MOST_ANSWERS) answers.clear()
     answers.set(key, made)
     made.catch(() => answers.delete(key))

@@ -195,12 +195,15 @@ function newestOf(artifacts: readonly ArtifactEntry[]): ArtifactEntry[] {
 
 async function recordEnd(at: TurnPlace, turn: TurnRecord, gathered: Gathered, services: TurnServices): Promise<void> {
   const events = await services.events.ofTurn(at.name, at.number)
+  let recorded: TurnRecord | null = null
   await services.records.move(at.name, async ({ session, turn: newest }) => {
+    recorded = null
     const current = await newest(at.number)
     if (current.state === 'ended') return null
     const waiting = session.turns > at.number
     // A stop that came while the turn was collected counts: what it asked is not carried on.
     const ended = endedTurn({ ...turn, stopReason: current.stopReason }, gathered, events, services)
+    recorded = ended
     const state = { kind: 'state', state: 'ended', text: endSentence(ended) } as const
     const last = await services.events.place(at.name, at.number, state)
     if (gathered.head !== null) await noteTurn(at, gathered.head, ended, services)
@@ -222,6 +225,13 @@ async function recordEnd(at: TurnPlace, turn: TurnRecord, gathered: Gathered, se
     }
   })
   services.events.wake(at.name)
+  if (recorded !== null) countTurn(recorded, services)
+}
+
+function countTurn({ outcome, startedAt, endedAt }: TurnRecord, { metrics }: TurnServices): void {
+  metrics.count('hangar_turns_total', { outcome: outcome ?? '' })
+  if (startedAt !== null && endedAt !== null)
+    metrics.observe('hangar_turn_seconds', { outcome: outcome ?? '' }, (endedAt - startedAt) / 1_000)
 }
 
 function endedTurn(

@@ -1,6 +1,7 @@
 /** What the steps of a turn share: the services they work with, and small questions about the turn they work on. */
 import type { Harness } from '../domain/harness.ts'
 import type { Limits } from '../domain/limits.ts'
+import type { Metrics } from '../domain/metrics.ts'
 import type { RepoSlug, SessionName } from '../domain/names.ts'
 import type { Clock, Log } from '../domain/ports.ts'
 import type { Redactor } from '../domain/redact.ts'
@@ -55,6 +56,7 @@ export interface TurnServices {
   /** An event as it may be shown: redacted and clipped. */
   redactEvent(body: RunEventBody): RunEventBody
   readonly limits: Limits
+  readonly metrics: Metrics
   readonly clock: Clock
   /** Milliseconds from some moment on, by a clock that nobody sets. */
   elapsed(): number

@@ -33,6 +33,9 @@ const RETRY_MS = 2_000
 export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
   const working = new Map<SessionName, { readonly stop: AbortController; readonly done: Promise<void> }>()
   const slots = createSlots(services.maxRunning)
+  services.metrics.gauge('hangar_turns', () =>
+    Object.entries(slots.load()).map(([state, value]) => ({ labels: { state }, value })),
+  )
   let closing = false
 
   // Asked again while the last turn's work was ending: looked at once more when it has.
@@ -179,8 +182,13 @@ function causeOf(error: unknown): string | undefined {
   return error instanceof Error && error.cause !== undefined ? messageOf(error.cause) : undefined
 }
 
+interface TurnLoad {
+  readonly running: number
+  readonly queued: number
+}
+
 /** At most `count` at once, in the order of asking; an aborted wait goes through at once (its turn ends without running). */
-function createSlots(count: number): { take(signal: AbortSignal): Promise<() => void> } {
+function createSlots(count: number): { take(signal: AbortSignal): Promise<() => void>; load(): TurnLoad } {
   let free = count
   const queue: (() => void)[] = []
   const release = () => {
@@ -189,6 +197,7 @@ function createSlots(count: number): { take(signal: AbortSignal): Promise<() => 
     else next()
   }
   return {
+    load: () => ({ running: count - free, queued: queue.length }),
     take: async (signal) => {
       if (free > 0) {
         free--

@@ -53,6 +53,7 @@ import { createMcpEndpoint } from './mcp/endpoint.ts'
 import { hangarFeatures } from './mcp/hangar.ts'
 import { MCP_LIMITS, type McpLimits, type McpStats } from './mcp/sessions.ts'
 import type { ProgressOptions } from './mcp/wait.ts'
+import { createMetrics, type ServedMetrics } from './metrics.ts'
 import { openApiDocument } from './openapi.ts'
 import { OPERATIONS } from './operations/all.ts'
 import type { Services } from './operations/operation.ts'
@@ -135,6 +136,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     const authenticate = (secret: string): Caller | null => tokens.authenticate(secret) ?? grants.authenticate(secret)
     const isLive = (caller: Caller): boolean =>
       caller.kind === 'grant' ? grants.isLive(caller) : tokens.isLive(caller)
+    const metrics = keep(createMetrics(), async (value) => value.close())
     const audit = keep(
       await createAudit({ server: repositories.server, events: eventLog, clock, log, keepDays: config.auditDays }),
       (value) => value.close(),
@@ -150,6 +152,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
         },
         search: createSecretSearch(secrets),
         decided: audit.note,
+        metrics,
         events: eventLog,
         limits: config.limits,
         log,
@@ -164,7 +167,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     setMaxListeners(0, closing.signal)
     // From the first connection on: sandboxes that live on reach the gateway at once, other requests wait for the recovery.
     const ready = createGate<express.Express>()
-    route(listener, smartHttp, ready.opened)
+    route(listener, { smartHttp, metrics, app: ready.opened })
     await restoreGrants({ index, grants })
     await listen(listener, config)
     undo.push(() => closeListener(listener, closing))
@@ -227,6 +230,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       redactor,
       redactEvent: (body) => showable(body, redactor, config.limits.maxEventTextBytes),
       limits: config.limits,
+      metrics,
       clock,
       log,
       elapsed: () => performance.now(),
@@ -305,6 +309,11 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     app.set('query parser', 'simple')
     app.get('/healthz', (_req, res) => void res.json({ ok: true }))
     app.get('/readyz', (_req, res) => void res.json({ ok: true }))
+    app.get('/metrics', async (_req, res) => {
+      const { contentType, body } = await metrics.text()
+      res.setHeader('Content-Type', contentType)
+      res.end(body)
+    })
     app.get(
       '/.well-known/hangar-key.asc',
       (_req, res) => void res.type('application/pgp-keys').send(signer.publicKeyArmored),
@@ -418,12 +427,20 @@ function createGate<T>(): { readonly opened: Promise<T>; open(value: T): void } 
   return { opened, open }
 }
 
-function route(listener: Server, smartHttp: SmartHttp, app: Promise<express.Express>): void {
+interface Routes {
+  readonly smartHttp: SmartHttp
+  readonly metrics: ServedMetrics
+  readonly app: Promise<express.Express>
+}
+
+function route(listener: Server, { smartHttp, metrics, app }: Routes): void {
   listener.on('request', (req, res) => {
+    metrics.request(req, res)
     if (isGit(req.url)) smartHttp.handle(req, res)
     else void app.then((handle) => handle(req, res))
   })
   listener.on('checkContinue', (req, res) => {
+    metrics.request(req, res)
     if (isGit(req.url)) return smartHttp.checkContinue(req, res)
     void app.then((handle) => {
       res.writeContinue()

@@ -29,6 +29,7 @@ const PACKAGES: Readonly<Record<string, readonly string[]>> = {
     'orchestrator/providers/kubernetes-install.ts',
   ],
   commander: ['cli/'],
+  'prom-client': ['surfaces/metrics.ts'],
   pino: ['cli/commands/serve.ts'],
 }
 

@@ -1,5 +1,6 @@
 /** The only place that starts git: a fixed, neutral configuration, argument arrays, a time limit and a cap on output. */
 import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process'
+import { channel } from 'node:diagnostics_channel'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { errors } from '../../domain/errors.ts'
@@ -74,6 +75,10 @@ export function gitEnvironment(
   return { ...environment, ...command.env }
 }
 
+/** Channels that hear of each git: `{ command }` when it is started, and when it has ended. */
+export const GIT_STARTED = 'hangar:git:started'
+export const GIT_ENDED = 'hangar:git:ended'
+
 /** Starts git in its own process group, for callers that stream; they must read stderr and end it with `killGit`. */
 export function spawnGit(
   command: GitCommand,
@@ -86,9 +91,16 @@ export function spawnGit(
     stdio: ['pipe', 'pipe', 'pipe'],
   }
   const { maxMemoryBytes } = command
-  if (maxMemoryBytes === undefined) return spawn('git', args, options) as ReturnType<typeof spawnGit>
-  const kilobytes = String(Math.floor(maxMemoryBytes / 1024))
-  return spawn('sh', ['-c', CAPPED, 'git', kilobytes, ...args], options) as ReturnType<typeof spawnGit>
+  const kilobytes = String(Math.floor((maxMemoryBytes ?? 0) / 1024))
+  const child =
+    maxMemoryBytes === undefined
+      ? spawn('git', args, options)
+      : spawn('sh', ['-c', CAPPED, 'git', kilobytes, ...args], options)
+  if (child.pid !== undefined) {
+    channel(GIT_STARTED).publish({ command: command.args[0] ?? '' })
+    child.once('exit', () => channel(GIT_ENDED).publish({}))
+  }
+  return child as ReturnType<typeof spawnGit>
 }
 
 /** A system without this limit runs git all the same: what a single object may take is limited by git itself. */

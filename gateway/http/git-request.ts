@@ -70,19 +70,21 @@ function splitQuery(url: string): [string, string] {
 }
 
 /**
- * The body's bytes after inflation. Throws `limit_passed` over `maxBytes`, `invalid_request` when no byte came for `idleMs` while one was waited for,
+ * The body's bytes after inflation. Throws `limit_passed` over `maxBytes`, or when it took longer than `wholeMs` in all, `invalid_request` when no byte came for `idleMs` while one was waited for,
  * and `protocol_malformed` when the body is cut or no gzip. The request itself is never destroyed: its answer is still to go out on it.
  */
 export async function* readBody(
   req: IncomingMessage,
-  options: { readonly gzip: boolean; readonly maxBytes: number; readonly idleMs: number },
+  options: { readonly gzip: boolean; readonly maxBytes: number; readonly idleMs: number; readonly wholeMs: number },
 ): AsyncGenerator<Buffer> {
   const body = options.gzip ? inflate(req) : { stream: req, stop: () => {} }
   const chunks: AsyncIterator<Buffer> = body.stream.iterator({ destroyOnReturn: false })
   let size = 0
+  const until = performance.now() + options.wholeMs
   try {
     for (;;) {
       const next = await orIdle(chunks.next(), options.idleMs)
+      if (performance.now() > until) throw errors.limitPassed(`the body took longer than ${options.wholeMs} ms`)
       if (next.done) return
       size += next.value.length
       if (size > options.maxBytes) throw errors.limitPassed(`the body has more than ${options.maxBytes} bytes`)

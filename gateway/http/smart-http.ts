@@ -4,6 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { errors, HangarError, messageOf } from '../../domain/errors.ts'
 import { type Caller, coversRepo } from '../../domain/grant.ts'
 import type { Limits } from '../../domain/limits.ts'
+import { type Metrics, NO_METRICS } from '../../domain/metrics.ts'
 import type { RepoSlug } from '../../domain/names.ts'
 import type { Clock, Log } from '../../domain/ports.ts'
 import { createSecretSearch, type SecretSearch } from '../../domain/secret-search.ts'
@@ -40,6 +41,7 @@ export interface SmartHttpDeps {
   readonly limits: Limits
   readonly log: Log
   readonly clock: Clock
+  readonly metrics?: Metrics
   /** How long a body may send nothing. Default a minute. */
   readonly bodyIdleMs?: number
 }
@@ -77,13 +79,17 @@ interface Exchange {
 export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
   const { limits, log } = deps
   const bodyIdleMs = deps.bodyIdleMs ?? 60_000
-  const views = createViews()
+  const metrics = deps.metrics ?? NO_METRICS
+  const views = createViews((cache, result) => metrics.count('hangar_cache_requests_total', { cache, result }))
   const reachable = createReachable()
   const slots = createGitSlots({
     most: limits.maxGitProcesses,
     mostWaiting: limits.maxGitProcesses * 8,
     waitMs: 30_000,
   })
+  metrics.gauge('hangar_git_slots', () =>
+    Object.entries(slots.load()).map(([state, value]) => ({ labels: { state }, value })),
+  )
   const pushes = createPushes({
     ...deps,
     reachable,
@@ -117,10 +123,46 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     const repo = coversRepo(caller, request.slug) ? await git.open(request.slug) : null
     if (repo === null) throw errors.notFound('no such repository or path')
     if (asksFirst.has(req)) res.writeContinue()
+    measure(req, res, request)
     const exchange: Exchange = { req, res, request, caller, repo, signal }
     if (request.kind === 'advertisement') await advertise(exchange)
     else if (request.service === 'upload-pack') await uploadPack(exchange)
     else await receivePack(exchange)
+  }
+
+  /** Counts the request when its answer has ended; bytes are the socket's own, so that nothing is counted on their way. */
+  function measure({ socket }: IncomingMessage, res: ServerResponse, { service, kind, protocol }: GitRequest): void {
+    const [begun, read, written] = [performance.now(), socket.bytesRead, socket.bytesWritten]
+    metrics.count('hangar_git_requests_total', { service, kind, protocol: String(protocol) })
+    res.once('close', () => {
+      metrics.observe('hangar_git_seconds', { service, kind }, (performance.now() - begun) / 1_000)
+      metrics.count('hangar_git_received_bytes_total', { service }, Math.max(0, socket.bytesRead - read))
+      metrics.count('hangar_git_sent_bytes_total', { service }, Math.max(0, socket.bytesWritten - written))
+    })
+  }
+
+  /** A slot for the caller, and a signal that also aborts when the exchange has had its time. */
+  async function takeSlot({ caller, signal, repo }: Exchange): Promise<{ signal: AbortSignal; release: () => void }> {
+    const release = await slots.take(`${caller.kind}:${caller.id}`, signal).catch((error: unknown) => {
+      if (!signal.aborted) metrics.count('hangar_git_busy_total', {})
+      throw error
+    })
+    const late = new AbortController()
+    const abort = () => late.abort()
+    const timer = setTimeout(() => {
+      log.warn({ repo: repo.slug, by: `${caller.kind}:${caller.id}` }, 'a fetch or push took longer than it may')
+      abort()
+    }, limits.maxTransferMs)
+    signal.addEventListener('abort', abort)
+    if (signal.aborted) abort()
+    return {
+      signal: late.signal,
+      release() {
+        clearTimeout(timer)
+        signal.removeEventListener('abort', abort)
+        release()
+      },
+    }
   }
 
   async function advertise({ res, request, repo, caller }: Exchange): Promise<void> {
@@ -148,7 +190,7 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     maxBytes: number,
     work: (body: AsyncIterator<Buffer>) => Promise<T>,
   ): Promise<T> {
-    const body = readBody(req, { gzip: request.gzip, maxBytes, idleMs: bodyIdleMs })
+    const body = readBody(req, { gzip: request.gzip, maxBytes, idleMs: bodyIdleMs, wholeMs: limits.maxTransferMs })
     try {
       return await work(body)
     } finally {
@@ -157,12 +199,13 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     }
   }
 
-  async function fetch({ res, request, repo, caller, signal }: Exchange, wanted: FetchRequest): Promise<void> {
-    const release = await slots.take(signal)
+  async function fetch(exchange: Exchange, wanted: FetchRequest): Promise<void> {
+    const { res, request, repo, caller } = exchange
+    const { signal, release } = await takeSlot(exchange)
     try {
       const checked = await checkFetch(reachable, repo, await views.of(repo, caller), wanted, signal)
       if (!checked.ok) return sendGit(res, 'upload-pack', 'result', errorLine(checked.sentence))
-      if (signal.aborted) return
+      if (signal.aborted) return void res.destroy()
       startGitAnswer(res, 'upload-pack', 'result')
       await pour(startUploadPack(repo, request.protocol, checked.input), res, signal)
     } finally {
@@ -173,11 +216,12 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
   /** Sends git's output on as the client takes it; whatever way it ends, no process is left. */
   async function pour(child: ChildProcess, res: ServerResponse, signal: AbortSignal): Promise<void> {
     let stderr = ''
-    const end = () => killGit(child)
-    const idle = setTimeout(() => {
+    const end = () => {
+      // Whatever git still says is not the answer: the client must see that it was cut.
       res.destroy()
-      end()
-    }, ANSWER_IDLE_MS)
+      killGit(child)
+    }
+    const idle = setTimeout(end, ANSWER_IDLE_MS)
     signal.addEventListener('abort', end)
     child.stdout?.on('data', () => idle.refresh())
     child.stderr?.on('data', (chunk: Buffer) => {
@@ -205,19 +249,20 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     drain(exchange.req, { maxBytes: limits.maxPushBytes, maxMs: DRAINED_MS })
   }
 
-  async function takePush({ res, request, repo, caller, signal }: Exchange, reader: PktReader): Promise<void> {
+  async function takePush(exchange: Exchange, reader: PktReader): Promise<void> {
+    const { res, request, repo, caller } = exchange
     const head = await readPushHead(reader, limits)
     if (head === null) return sendGit(res, 'receive-pack', 'result', Buffer.alloc(0))
     const push: Push = { slug: request.slug, repo, caller, head, view: await views.of(repo, caller) }
     const verdicts = pushes.decide(push)
     // Nothing to take: the answer goes out before the pack has come in.
     if (verdicts.every((verdict) => !verdict.allowed)) return report(res, push, { unpack: 'ok', verdicts })
-    const release = await slots.take(signal)
+    const { signal, release } = await takeSlot(exchange)
     const stop = keepAlive(res, push)
     try {
       report(res, push, await pushes.receive(push, verdicts, reader.rest(), signal))
     } catch (error) {
-      if (!res.headersSent || signal.aborted) throw error
+      if (!res.headersSent || exchange.signal.aborted) throw error
       log.error({ repo: push.slug, error: messageOf(error) }, 'a push failed')
       report(res, push, failAll(verdicts, 'the server failed; its log says why'))
     } finally {
@@ -228,6 +273,10 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
 
   /** The report, or what a client that takes no report can be told. */
   function report(res: ServerResponse, push: Push, outcome: PushOutcome): void {
+    for (const verdict of outcome.verdicts) {
+      const [decision, rule] = verdict.allowed ? ['accepted', ''] : ['refused', verdict.rule]
+      metrics.count('hangar_push_refs_total', { decision, rule })
+    }
     deps.decided?.(push, outcome)
     const { reportStatus, sideband } = push.head.capabilities
     const results = resultsOf(outcome.verdicts)

@@ -124,19 +124,57 @@ t.test('a push larger than the cap is refused at its refs, and nothing of it sta
 t.test('slots go to who waits, and a full queue or a long wait is told to come back', async (t) => {
   const slots = createGitSlots({ most: 1, mostWaiting: 1, waitMs: 100 })
   const { signal } = new AbortController()
-  const release = await slots.take(signal)
-  const second = slots.take(signal)
-  await t.rejects(slots.take(signal), { code: 'busy', status: 503 })
+  const release = await slots.take('a', signal)
+  const second = slots.take('a', signal)
+  await t.rejects(slots.take('a', signal), { code: 'busy', status: 503 })
   release()
   release()
   const releaseSecond = await second
-  await t.rejects(slots.take(signal), { code: 'busy' })
+  await t.rejects(slots.take('a', signal), { code: 'busy' })
   const gone = new AbortController()
-  const third = slots.take(gone.signal)
+  const third = slots.take('a', gone.signal)
   gone.abort()
   await t.rejects(third, { code: 'busy' })
   releaseSecond()
-  t.type(await slots.take(signal), 'function')
+  t.type(await slots.take('a', signal), 'function')
+})
+
+t.test('a caller shares slots and queue with others', async (t) => {
+  const slots = createGitSlots({ most: 4, mostWaiting: 8, waitMs: 60_000 })
+  const { signal } = new AbortController()
+  const order: string[] = []
+  const releases = new Map<string, () => void>()
+  const take = (name: string, caller: string) =>
+    slots.take(caller, signal).then((release) => {
+      order.push(name)
+      releases.set(name, release)
+    })
+  const settle = () => new Promise((resolve) => setImmediate(resolve))
+  const ends = (name: string) => {
+    releases.get(name)?.()
+    return settle()
+  }
+  for (const name of ['a1', 'a2', 'a3']) await take(name, 'a')
+  const waiting = [take('a4', 'a'), take('a5', 'a')]
+  await settle()
+  t.strictSame(order, ['a1', 'a2', 'a3'], 'one slot is kept')
+  await t.rejects(slots.take('a', signal), { code: 'busy' }, 'and most of the queue')
+  await take('b1', 'b')
+  waiting.push(take('b2', 'b'), take('c1', 'c'))
+  await settle()
+  t.strictSame(slots.load(), { running: 4, waiting: 4 })
+  await ends('a1')
+  t.equal(order.at(-1), 'c1', 'who has none is next')
+  await ends('b1')
+  t.equal(order.at(-1), 'b2')
+  await ends('c1')
+  t.equal(order.at(-1), 'b2', 'the last free one is for others')
+  await ends('a2')
+  t.equal(order.at(-1), 'a4')
+  for (const name of ['a3', 'b2', 'a4']) await ends(name)
+  await Promise.all(waiting)
+  await ends('a5')
+  t.strictSame(slots.load(), { running: 0, waiting: 0 })
 })
 
 t.test('a busy server answers 503 and when to come back', async (t) => {

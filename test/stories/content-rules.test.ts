@@ -141,6 +141,34 @@ t.test('work that rules refuse', async (t) => {
       t.strictSame(untracked, [kept])
     })
 
+  await t.test('metrics say so too, and name nobody', async (t) => {
+    const answer = await fetch(`${hangar.url}/metrics`)
+    t.match(answer.headers.get('content-type'), /^text\/plain; version=0.0.4/)
+    const text = await answer.text()
+    const value = (start: string) =>
+      Number(
+        text
+          .split('\n')
+          .find((line) => line.startsWith(start))
+          ?.split(' ')
+          .at(-1),
+      )
+    t.ok(value('hangar_push_refs_total{decision="refused",rule="known_secret"}') >= 2)
+    t.ok(value('hangar_push_refs_total{decision="refused",rule="forbidden_path"}') >= 1)
+    t.ok(value('hangar_push_refs_total{decision="accepted",rule=""}') >= 6)
+    t.ok(value('hangar_turns_total{outcome="exited"}') >= 6)
+    t.ok(value('hangar_turn_seconds_count{outcome="exited"}') >= 6)
+    t.equal(value('hangar_turns{state="running"}'), 0)
+    t.ok(value('hangar_git_requests_total{service="receive-pack",kind="rpc",protocol="0"}') > 6)
+    t.ok(value('hangar_git_received_bytes_total{service="receive-pack"}') > 1_000)
+    t.ok(value('hangar_git_sent_bytes_total{service="upload-pack"}') > 1_000)
+    t.ok(value('hangar_git_processes_total{command="upload-pack"}') >= 6)
+    t.ok(value('hangar_cache_requests_total{cache="refs",result="miss"}') > 0)
+    t.equal(value('hangar_git_slots{state="waiting"}'), 0)
+    t.ok(value('hangar_http_requests_total{surface="api",method="POST",status="201"}') >= 5)
+    t.notMatch(text, /acme|committed|hgt_|hgs_/)
+  })
+
   await t.test('hangar audit tells who, what and by which rule', async (t) => {
     await hangar.git(work, ['push', '-q', remote, 'main:refs/hangar/jobs/x'])
     const listed = await hangar.cli(['audit', '--refused', '--repo', 'acme/app'])
