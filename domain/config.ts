@@ -9,12 +9,13 @@ import { DEFAULT_LIMITS, type Limits, MB } from './limits.ts'
 import type { Budget, PriceTable } from './run-event.ts'
 import { parseShape } from './schema.ts'
 import { PORT, Positive, strict } from './setting-shapes.ts'
+import { GithubTokenShape, ReposShape, type UpstreamConfig, upstreamConfigOf } from './upstream.ts'
 
 /** One plain setting: its path in the config file, its variable `HANGAR_<PATH>`, its default, and what it is. */
 interface Setting {
   readonly path: string
   readonly schema: TSchema
-  readonly default: string | number | null
+  readonly default: string | number | boolean | null
   readonly doc: string
 }
 
@@ -143,6 +144,36 @@ export const SETTINGS = [
     doc: 'Largest artifact that an MCP answer (get_artifact, a resource) holds in itself, in KB; larger ones are fetched over REST or by the CLI.',
   },
   {
+    path: 'github.api_url',
+    schema: Type.String({ pattern: '^(https://|http://(127\\.|localhost|\\[::1\\]))[^ ]+$' }),
+    default: 'https://api.github.com',
+    doc: "GitHub's API; of GitHub Enterprise Server `https://HOST/api/v3`.",
+  },
+  {
+    path: 'github.app_id',
+    schema: Type.Union([Type.Null(), Type.Integer({ minimum: 1 })]),
+    default: null,
+    doc: 'The id of a GitHub App that is installed on the upstreams; it goes with its private key.',
+  },
+  {
+    path: 'github.app_private_key_file',
+    schema: Type.Union([Type.Null(), Type.String({ minLength: 1 })]),
+    default: null,
+    doc: "The App's private key, a PEM file that only the server's user can read.",
+  },
+  {
+    path: 'upstream.allow_private_addresses',
+    schema: Type.Boolean(),
+    default: false,
+    doc: 'Whether an upstream may be at a private address (a forge in your own network), or over plain http on loopback.',
+  },
+  {
+    path: 'upstream.fresh_seconds',
+    schema: Type.Number({ minimum: 0 }),
+    default: 10,
+    doc: 'A fetch of a repo with an upstream asks upstream first, unless that was done less than so many seconds ago. A new session always asks.',
+  },
+  {
     path: 'retention.closed_sessions_days',
     schema: Type.Union([Type.Null(), Positive]),
     default: 30,
@@ -186,6 +217,7 @@ const FileShape = Type.Object(
     environments: Type.Optional(
       Type.Record(Type.String({ pattern: '^[a-z0-9][a-z0-9-]{0,62}$' }), EnvironmentShape, strict),
     ),
+    repos: Type.Optional(ReposShape),
   },
   strict,
 )
@@ -216,6 +248,7 @@ export interface Config {
   readonly auditDays: number | null
   readonly environments: ReadonlyMap<string, Environment>
   readonly kubernetes: KubernetesConfig
+  readonly upstreams: UpstreamConfig
   /** The unix socket of the Docker engine, by `DOCKER_HOST`. */
   readonly dockerSocket: string
   /** null: the built-in table. */
@@ -284,6 +317,18 @@ export function readConfig(sources: ConfigSources): Config {
       nodeSelector: labelsOf(values.get('kubernetes.node_selector') as string),
       runtimeClass: values.get('kubernetes.runtime_class') as string | null,
     },
+    upstreams: upstreamConfigOf({
+      repos: file.repos ?? {},
+      github: {
+        apiUrl: values.get('github.api_url') as string,
+        appId: values.get('github.app_id') as number | null,
+        appPrivateKeyFile: values.get('github.app_private_key_file') as string | null,
+        token: (file as { github?: { token?: Static<typeof GithubTokenShape> } }).github?.token,
+      },
+      allowPrivateAddresses: values.get('upstream.allow_private_addresses') as boolean,
+      freshSeconds: number('upstream.fresh_seconds'),
+      env: sources.env,
+    }),
     dockerSocket: dockerSocket(sources.env),
     prices: pricesFile === null ? null : readPrices(pricesFile),
   }
@@ -377,8 +422,7 @@ function settingValue(setting: Setting, file: unknown, env: ConfigSources['env']
     const value = valueAt(file, setting.path)
     return value === undefined ? setting.default : value
   }
-  const numeric = typeof setting.default === 'number' || setting.path.startsWith('budget.')
-  const value = numeric && /^-?[0-9.]+$/.test(text) ? Number(text) : text
+  const value = valueOfText(setting.schema, text)
   try {
     return parseShape(setting.schema, value, variable)
   } catch (cause) {
@@ -388,6 +432,14 @@ function settingValue(setting: Setting, file: unknown, env: ConfigSources['env']
       cause,
     )
   }
+}
+
+/** A variable's text as the type that its setting has. */
+function valueOfText(schema: TSchema, text: string): unknown {
+  const types = [schema, ...((schema['anyOf'] as TSchema[] | undefined) ?? [])].map((one) => one['type'] as string)
+  if (types.includes('boolean') && /^(true|false)$/.test(text)) return text === 'true'
+  if ((types.includes('number') || types.includes('integer')) && /^-?[0-9.]+$/.test(text)) return Number(text)
+  return text
 }
 
 function valueAt(file: unknown, path: string): unknown {
@@ -403,6 +455,8 @@ function groupedShapes(): Record<string, TSchema> {
     if (key === undefined) shapes[group] = Type.Optional(schema)
     else groups.set(group, { ...groups.get(group), [key]: Type.Optional(schema) })
   }
+  // What names a secret is no plain setting, and has no variable.
+  groups.set('github', { ...groups.get('github'), token: Type.Optional(GithubTokenShape) })
   for (const [group, members] of groups) shapes[group] = Type.Optional(Type.Object(members, strict))
   return shapes
 }

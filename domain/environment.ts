@@ -27,6 +27,10 @@ const SecretShape = Type.Object(
 const PROVIDER_KINDS = ['local', 'docker', 'kubernetes'] as const
 export type ProviderKind = (typeof PROVIDER_KINDS)[number]
 
+/** When a session's branch goes upstream: with its delivery, or after each push of its sandbox as well. */
+const FORWARD_MODES = ['on_delivery', 'on_push'] as const
+export type ForwardMode = (typeof FORWARD_MODES)[number]
+
 /** An environment as the config file spells it. */
 export const EnvironmentShape = Type.Object(
   {
@@ -63,6 +67,8 @@ export const EnvironmentShape = Type.Object(
     mounts: Type.Optional(Type.Array(AbsolutePath)),
     timeout_minutes: Type.Optional(Positive),
     idle_suspend_minutes: Type.Optional(Type.Union([Type.Null(), Positive])),
+    forward: Type.Optional(Type.Union(FORWARD_MODES.map((mode) => Type.Literal(mode)))),
+    credential_mode: Type.Optional(Type.Literal('gateway')),
     budget: Type.Optional(BudgetShape),
     forbidden_paths: Type.Optional(
       Type.Array(Type.String({ pattern: '^[^/\\0][^\\0]*$', description: 'A relative path.' })),
@@ -144,6 +150,16 @@ export const ENVIRONMENT_SETTINGS = [
     doc: 'Minutes after which an idle session is suspended: its sandbox goes, all of it is in git, and the next message makes a fresh one. `null`: never.',
   },
   {
+    path: 'forward',
+    default: '`on_delivery`',
+    doc: "Of repos that follow an upstream, when a session's branch goes there: `on_delivery`, or `on_push`, after each push of its sandbox as well.",
+  },
+  {
+    path: 'credential_mode',
+    default: '`gateway`',
+    doc: 'Who holds credentials of upstreams: the gateway, and never a sandbox. There is no other.',
+  },
+  {
     path: 'budget.max_minutes',
     default: '`budget.max_minutes`',
     doc: 'Minutes that a turn may run; passing them ends it as over_budget.',
@@ -213,6 +229,7 @@ export interface Environment {
   readonly timeoutMs: number
   /** How long an idle session keeps its sandbox; null: for ever. */
   readonly idleSuspendMs: number | null
+  readonly forward: ForwardMode
   readonly budget: Budget
   readonly branch: BranchSettings
 }
@@ -258,6 +275,7 @@ export function environmentsOf(
         mounts: shape.mounts ?? [],
         timeoutMs: (shape.timeout_minutes ?? 60) * 60_000,
         idleSuspendMs: shape.idle_suspend_minutes === null ? null : (shape.idle_suspend_minutes ?? 30) * 60_000,
+        forward: shape.forward ?? 'on_delivery',
         budget: {
           maxMinutes: shape.budget?.max_minutes ?? budget.maxMinutes,
           maxTokens: shape.budget?.max_tokens ?? budget.maxTokens,
@@ -328,7 +346,7 @@ function secretsOf(
 const MIN_SECRET_CHARACTERS = 6
 
 /** The value of `env:NAME` or `file:PATH`; the line end of a file does not count. Never part of an error. */
-function secretValue(setting: string, from: string, env: Readonly<Record<string, string | undefined>>): string {
+export function secretValue(setting: string, from: string, env: Readonly<Record<string, string | undefined>>): string {
   const [kind = '', ...rest] = from.split(':')
   const place = rest.join(':')
   const refuse = (why: string, cause?: unknown) => errors.configInvalid(`${setting} (from ${from}): ${why}`, {}, cause)

@@ -63,6 +63,59 @@ export const ERROR_CODES = {
     means: "The request is not what git's smart HTTP protocol says.",
   },
   limit_passed: { status: 413, title: 'Limit passed', means: 'A limit of the git gateway was passed.' },
+  upstream_unreachable: {
+    status: 503,
+    title: 'Upstream unreachable',
+    means: "The repo's upstream cannot be reached, or failed; what was fetched last is served, and it is tried again.",
+  },
+  upstream_busy: {
+    status: 503,
+    title: 'Upstream busy',
+    means: 'The upstream or its API takes no more requests for now (a rate limit); it is tried again.',
+  },
+  upstream_denied: {
+    status: 502,
+    title: 'Upstream denied',
+    means: 'The upstream takes none of the credentials that this server has for it, or they do not allow this.',
+  },
+  upstream_gone: {
+    status: 409,
+    title: 'Upstream gone',
+    means: 'There is no such repository upstream: deleted, or not for this credential to see. What was fetched stays.',
+  },
+  upstream_renamed: {
+    status: 409,
+    title: 'Upstream renamed',
+    means:
+      'The upstream answers with a redirect, which is never followed: it was renamed or moved. What was fetched stays.',
+  },
+  upstream_empty: {
+    status: 409,
+    title: 'Upstream empty',
+    means: 'The upstream has no branch any more; what was fetched before stays as it is.',
+  },
+  upstream_rewritten: {
+    status: 409,
+    title: 'Upstream rewritten',
+    means: 'A branch was forced to other commits upstream; sessions keep the commits that they began on.',
+  },
+  upstream_moved: {
+    status: 409,
+    title: 'Branch moved upstream',
+    means:
+      "The session's branch is not what was delivered last: somebody moved or deleted it upstream. Nothing was overwritten.",
+  },
+  upstream_protected: {
+    status: 409,
+    title: 'Refused upstream',
+    means:
+      'The upstream refuses the branch by a rule of its own (a protected branch, a hook, a missing permission); its words follow.',
+  },
+  lfs_unsupported: {
+    status: 422,
+    title: 'Git LFS is not carried',
+    means: 'Files are kept in Git LFS, which the gateway does not carry; the sentence lists them.',
+  },
   busy: { status: 503, title: 'Busy', means: 'As many requests run as the server takes; try again after Retry-After.' },
   store_unusable: {
     status: 500,
@@ -157,6 +210,15 @@ export const errors = {
   protocolMalformed: make('protocol_malformed'),
   limitPassed: make('limit_passed'),
   busy: make('busy'),
+  upstreamUnreachable: make('upstream_unreachable'),
+  upstreamBusy: make('upstream_busy'),
+  upstreamDenied: make('upstream_denied'),
+  upstreamGone: make('upstream_gone'),
+  upstreamRenamed: make('upstream_renamed'),
+  upstreamEmpty: make('upstream_empty'),
+  upstreamMoved: make('upstream_moved'),
+  upstreamProtected: make('upstream_protected'),
+  lfsUnsupported: make('lfs_unsupported'),
   storeUnusable: make('store_unusable'),
   diskFull: make('disk_full'),
   sandboxLost: make('sandbox_lost'),

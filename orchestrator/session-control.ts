@@ -6,7 +6,7 @@ import type { Provider } from '../domain/sandbox.ts'
 import type { SessionRecord, TurnRecord } from '../domain/session.ts'
 import type { RefUpdate } from '../gateway/git/repository.ts'
 import type { Grants } from '../gateway/grants.ts'
-import { type SessionRefKind, sessionRef } from '../refs-policy/ref-names.ts'
+import { deliveringRef, type SessionRefKind, sessionRef, upstreamRef } from '../refs-policy/ref-names.ts'
 import type { NameClaims } from './name-claims.ts'
 import type { SessionEvents } from './session-events.ts'
 import type { SessionAt, SessionRecords } from './session-records.ts'
@@ -90,7 +90,9 @@ export function createSessionControl(deps: SessionControlDeps): SessionControl {
       await close(name)
       const repo = await records.repository(name)
       const moves: RefUpdate[] = []
-      for (const ref of [workBranch(name), ...OWN_REFS.map((kind) => sessionRef(name, kind))]) {
+      const branch = workBranch(name)
+      const delivered = [upstreamRef(branch), deliveringRef(branch)]
+      for (const ref of [branch, ...delivered, ...OWN_REFS.map((kind) => sessionRef(name, kind))]) {
         const old = await repo.refs.read(ref)
         if (old !== null) moves.push({ ref, old, new: ZERO_OID })
       }

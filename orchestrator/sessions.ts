@@ -11,6 +11,7 @@ import { dropIntake, type Intake, takeIn } from '../exchange/intake.ts'
 import type { ResultChecker } from '../exchange/result-schema.ts'
 import type { Repositories } from '../gateway/git/repositories.ts'
 import type { RefUpdate, Repository } from '../gateway/git/repository.ts'
+import type { Upstreams } from '../gateway/upstream/upstreams.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import type { NameClaims } from './name-claims.ts'
 import { attachmentPath } from './sandbox-helper.ts'
@@ -57,6 +58,7 @@ export interface SessionsDeps {
   readonly claims: NameClaims
   readonly runner: TurnRunner
   readonly results: ResultChecker
+  readonly upstreams: Pick<Upstreams, 'refresh' | 'refuseLfs'>
   /** Throws `harness_unusable` or `not_found` with the next thing to do. */
   environmentDefaults(name: string): EnvironmentDefaults
   readonly limits: Limits
@@ -94,12 +96,16 @@ export function createSessions(deps: SessionsDeps): Sessions {
       deps.checkRoom()
       const defaults = deps.environmentDefaults(input.environment)
       await checkMessage(input, input.repo)
+      const warnings = await deps.upstreams.refresh(input.repo)
       const intake = await takeIn(repo, input.context, limits)
       try {
         if (!(await deps.claims.claim(input.name, input.repo))) throw nameTaken(input.name)
         try {
           const handOver = await handOverNew(repo, intake, input.ref, clock.now())
-          await records.create(repo, () => firstMove(repo, input, defaults, intake, handOver, clock.now()))
+          await deps.upstreams.refuseLfs(repo, handOver.start)
+          await records.create(repo, () =>
+            firstMove(repo, { ...input, warnings }, defaults, intake, handOver, clock.now()),
+          )
         } catch (error) {
           await deps.claims.release(input.name)
           throw error
@@ -116,9 +122,10 @@ export function createSessions(deps: SessionsDeps): Sessions {
       const earlier = (await records.turns(name)).find((turn) => sameRequest(turn, input.idempotency))
       if (earlier !== undefined) return earlier
       const text = answerOf(session, input)
-      const message = { ...input, message: text }
-      await checkMessage(message, session.repo)
+      await checkMessage({ ...input, message: text }, session.repo)
       const repo = await records.repository(name)
+      // What is on the remote need not be handed in.
+      const warnings = input.context.length === 0 ? [] : await deps.upstreams.refresh(session.repo)
       const intake = await takeIn(repo, input.context, limits)
       let queued: TurnRecord | null = null
       try {
@@ -133,7 +140,7 @@ export function createSessions(deps: SessionsDeps): Sessions {
           const handOver = await handOverLater(repo, tips, intake, clock.now())
           queued = newTurn(
             session.turns + 1,
-            message,
+            { ...input, message: text, warnings },
             { ...defaults, budget: overlay(defaults.budget, session.budget) },
             intake,
             handOver,
@@ -176,9 +183,14 @@ function nameTaken(name: SessionName) {
   )
 }
 
+/** What the turn has to say of how it began. */
+interface Warned {
+  readonly warnings: readonly string[]
+}
+
 async function firstMove(
   repo: Repository,
-  input: NewSession,
+  input: NewSession & Warned,
   defaults: EnvironmentDefaults,
   intake: Intake,
   handOver: HandOver,
@@ -214,7 +226,7 @@ async function firstMove(
 
 function newTurn(
   number: number,
-  input: Message,
+  input: Message & Warned,
   defaults: EnvironmentDefaults,
   intake: Intake,
   handOver: HandOver | null,
@@ -231,7 +243,7 @@ function newTurn(
     result: null,
     resultError: null,
     artifacts: [],
-    warnings: [],
+    warnings: input.warnings,
     question: null,
     questionOptions: [],
     usage: null,

@@ -66,7 +66,7 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
           actualCommit: actual,
           startedAt: services.clock.now(),
           contextCommit: context,
-          warnings,
+          warnings: [...current.warnings, ...warnings],
           handedOff: lost !== null,
         },
       ],

@@ -13,6 +13,16 @@ export function sandboxRefs(session: SessionName): readonly RefName[] {
   return [workBranch(session), sessionRef(session, 'checkpoint')]
 }
 
+/** What was last seen upstream of one of the project's own branches, or for a session's branch what was delivered last. */
+export function upstreamRef(branch: RefName): RefName {
+  return branch.replace(/^refs\/heads\//, 'refs/upstream/heads/') as RefName
+}
+
+/** What a delivery is about to push, while nobody knows whether it arrived. */
+export function deliveringRef(branch: RefName): RefName {
+  return branch.replace(/^refs\/heads\//, 'refs/upstream/delivering/') as RefName
+}
+
 /** What a ref is, by its name alone. */
 export type RefPlace =
   /** The project's own branches, tags and notes. */
@@ -48,10 +58,10 @@ function hangarPlace(ref: string): RefPlace {
   return /^refs\/hangar\/sessions\/[^/]+\/sealed(?:\/|$)/.test(ref) ? 'sealed' : 'record'
 }
 
-/** Whether some caller may move the ref by a push at all; hangar's own records move otherwise. */
+/** Whether some caller may move the ref by a push at all; hangar's own records, and its notes on upstreams, move otherwise. */
 export function isPushable(ref: string): boolean {
   const place = placeOf(ref)
-  return (place !== 'record' && place !== 'sealed') || /^refs\/hangar\/sessions\/[^/]+\/checkpoint$/.test(ref)
+  return !['record', 'sealed', 'upstream'].includes(place) || /^refs\/hangar\/sessions\/[^/]+\/checkpoint$/.test(ref)
 }
 
 /** Whether the ref is `refs/hangar/incoming/<name>` with one name after it. */

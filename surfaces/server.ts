@@ -15,6 +15,7 @@ import type { Clock, Log, Random } from '../domain/ports.ts'
 import { createRedactor, redactedLog } from '../domain/redact.ts'
 import type { Provider } from '../domain/sandbox.ts'
 import { createSecretSearch } from '../domain/secret-search.ts'
+import { upstreamSecrets } from '../domain/upstream.ts'
 import { createArtifactStore } from '../exchange/artifacts.ts'
 import { createConversationStore } from '../exchange/conversation-state.ts'
 import { createResultChecker } from '../exchange/result-schema.ts'
@@ -30,6 +31,9 @@ import { reindex } from '../gateway/state/reindex.ts'
 import { createSealer } from '../gateway/state/seal.ts'
 import { createSigner } from '../gateway/state/sign.ts'
 import { createTokens } from '../gateway/tokens.ts'
+import { type AppTokens, createCredentials } from '../gateway/upstream/credentials.ts'
+import { createRemote } from '../gateway/upstream/remote.ts'
+import { createUpstreams } from '../gateway/upstream/upstreams.ts'
 import { showable } from '../orchestrator/event-text.ts'
 import { createHousekeeping } from '../orchestrator/housekeeping.ts'
 import { createNameClaims } from '../orchestrator/name-claims.ts'
@@ -104,6 +108,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
   const secrets = [...config.environments.values()].flatMap(({ secrets, setupSecrets }) =>
     [...Object.entries(secrets), ...Object.entries(setupSecrets)].map(([name, value]) => ({ name, value })),
   )
+  secrets.push(...upstreamSecrets(config.upstreams).map((value) => ({ name: 'a credential of an upstream', value })))
   const redactor = createRedactor(secrets.map(({ value }) => value))
   const log = redactedLog(options.log, redactor)
   const clock: Clock = options.clock ?? { now: Date.now }
@@ -141,6 +146,21 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       await createAudit({ server: repositories.server, events: eventLog, clock, log, keepDays: config.auditDays }),
       (value) => value.close(),
     )
+    const credentials = createCredentials(config.upstreams, await appTokens(config, clock))
+    const { allowPrivateAddresses } = config.upstreams
+    const upstreams = keep(
+      await createUpstreams({
+        repositories,
+        remote: createRemote({ credentials, allowPrivateAddresses }),
+        credentials,
+        index,
+        events: eventLog,
+        config: config.upstreams,
+        clock,
+        log,
+      }),
+      (value) => value.close(),
+    )
     const smartHttp = keep(
       createSmartHttp({
         repositories,
@@ -153,6 +173,8 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
         search: createSecretSearch(secrets),
         decided: audit.note,
         metrics,
+        mirrored: (slug) => upstreams.of(slug) !== null,
+        freshen: upstreams.freshen,
         events: eventLog,
         limits: config.limits,
         log,
@@ -255,6 +277,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       claims,
       runner,
       results,
+      upstreams,
       environmentDefaults: environments.defaults,
       limits: config.limits,
       checkRoom: disk.check,
@@ -264,6 +287,8 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     const services: Services = {
       config,
       repositories,
+      upstreams,
+      credentials,
       index,
       tokens,
       audit,
@@ -373,6 +398,13 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     await closeAll(undo, log)
     throw error
   }
+}
+
+/** Loaded where there is an App alone. */
+async function appTokens({ upstreams: { github } }: Config, clock: Clock): Promise<AppTokens | null> {
+  if (github.app === null) return null
+  const { createGithubTokens } = await import('../gateway/upstream/github.ts')
+  return createGithubTokens({ apiUrl: github.apiUrl, app: github.app, clock })
 }
 
 /** Whether an environment names it, or a session's sandbox is still of it. */

@@ -176,7 +176,18 @@ export const EventShape = Type.Object(
 
 export const RepoShape = Type.Object({
   slug: Type.String(),
-  upstream: Type.Null(),
+  upstream: orNull(Type.String({ description: 'The URL that it follows; null: it is hosted here.' })),
+  credential: orNull(Type.String({ description: "The name of the upstream's credential." })),
+  refreshed_at: orNull(Time),
+  upstream_error: orNull(
+    Type.Object(
+      { code: Type.String(), message: Type.String() },
+      { description: 'Why it could not be refreshed last.' },
+    ),
+  ),
+  notices: Type.Array(Type.String(), {
+    description: 'What was out of the ordinary when something last moved upstream.',
+  }),
   default_branch: Type.String(),
   url: Type.String({ description: 'The git URL.' }),
 })

@@ -20,6 +20,7 @@ const PACKAGES: Readonly<Record<string, readonly string[]>> = {
   '@sinclair/typebox': ['domain/', 'surfaces/', 'orchestrator/harnesses/', 'orchestrator/repo-environment.ts'],
   '@modelcontextprotocol/sdk': ['surfaces/mcp/'],
   express: ['surfaces/', 'hooks/', 'gateway/http/'],
+  '@octokit/app': ['gateway/upstream/github.ts'],
   '@kubernetes/client-node': ['orchestrator/providers/kubernetes.ts'],
   'tar-stream': [
     'exchange/io-prepare.ts',

@@ -41,7 +41,7 @@ const LOOSE_PACK_BYTES = 1_048_576
 const LOOSE_INFLATED_BYTES = 16 * 1_048_576
 
 /** Faults of old commits that real projects have in their history; all else that fsck finds refuses the push, `.git` and `..` entries among it. */
-const TOLERATED = [
+export const TOLERATED = [
   'badTimezone',
   'missingSpaceBeforeDate',
   'zeroPaddedFilemode',

@@ -1,7 +1,7 @@
 /** The only place that starts git: a fixed, neutral configuration, argument arrays, a time limit and a cap on output. */
 import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process'
 import { channel } from 'node:diagnostics_channel'
-import type { Readable } from 'node:stream'
+import type { Readable, Writable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { errors } from '../../domain/errors.ts'
 import { DEFAULT_LIMITS } from '../../domain/limits.ts'
@@ -14,6 +14,8 @@ export interface GitCommand {
   readonly env?: Readonly<Record<string, string>>
   /** Settings on top of the pinned ones; they win. */
   readonly config?: Readonly<Record<string, string>>
+  /** What git and its children read from descriptor 3: for a credential, which neither arguments nor environment may hold. */
+  readonly secretInput?: Uint8Array
   /** Address space that git gets, where the system knows such a limit: for reading what outsiders made. */
   readonly maxMemoryBytes?: number
 }
@@ -88,19 +90,28 @@ export function spawnGit(
     cwd: command.cwd ?? command.gitDir ?? '/',
     env: gitEnvironment(command),
     detached: true,
-    stdio: ['pipe', 'pipe', 'pipe'],
+    stdio: ['pipe', 'pipe', 'pipe', ...(command.secretInput === undefined ? [] : (['pipe'] as const))],
   }
-  const { maxMemoryBytes } = command
-  const kilobytes = String(Math.floor((maxMemoryBytes ?? 0) / 1024))
-  const child =
-    maxMemoryBytes === undefined
-      ? spawn('git', args, options)
-      : spawn('sh', ['-c', CAPPED, 'git', kilobytes, ...args], options)
+  const child = start(args, options, command.maxMemoryBytes)
+  if (command.secretInput !== undefined) handOver(child, command.secretInput)
   if (child.pid !== undefined) {
     channel(GIT_STARTED).publish({ command: command.args[0] ?? '' })
     child.once('exit', () => channel(GIT_ENDED).publish({}))
   }
-  return child as ReturnType<typeof spawnGit>
+  return child
+}
+
+function start(args: readonly string[], options: SpawnOptions, maxMemoryBytes: number | undefined) {
+  if (maxMemoryBytes === undefined) return spawn('git', args, options) as ReturnType<typeof spawnGit>
+  const kilobytes = String(Math.floor(maxMemoryBytes / 1024))
+  return spawn('sh', ['-c', CAPPED, 'git', kilobytes, ...args], options) as ReturnType<typeof spawnGit>
+}
+
+/** A pipe holds a credential whole, so it is gone from here before anybody asks for it. */
+function handOver(child: ChildProcess, secret: Uint8Array): void {
+  const pipe = child.stdio[3] as Writable
+  pipe.on('error', () => {})
+  pipe.end(secret)
 }
 
 /** A system without this limit runs git all the same: what a single object may take is limited by git itself. */

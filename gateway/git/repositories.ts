@@ -5,6 +5,7 @@ import { dirname, join } from 'node:path'
 import { errors } from '../../domain/errors.ts'
 import { isRepoSlug, type RefName, type RepoSlug, ZERO_OID } from '../../domain/names.ts'
 import type { Clock, Log } from '../../domain/ports.ts'
+import type { Upstream } from '../../domain/upstream.ts'
 import { createLedger } from '../ledger.ts'
 import type { Signer } from '../state/sign.ts'
 import { type Epoch, raiseEpoch } from './epoch.ts'
@@ -22,8 +23,12 @@ export interface Repositories {
   readonly server: Repository
   /** null when it was never added. Cached; children of idle repos are ended. Throws `store_unusable` when its directory is missing or of a kind that is not taken. */
   open(slug: RepoSlug): Promise<Repository | null>
-  /** Idempotent. Throws `name_taken` when a slug differs only in case. */
-  create(slug: RepoSlug): Promise<Repository>
+  /** Idempotent; what an existing repo follows stays. Throws `name_taken` when a slug differs only in case. */
+  create(slug: RepoSlug, upstream?: Upstream | null): Promise<Repository>
+  /** What the repo follows, as its record says. */
+  upstream(slug: RepoSlug): Promise<Upstream | null>
+  /** Sets what an existing repo follows. */
+  follow(slug: RepoSlug, upstream: Upstream | null): Promise<void>
   remove(slug: RepoSlug): Promise<void>
   list(): Promise<RepoSlug[]>
   close(): Promise<void>
@@ -44,6 +49,7 @@ export interface RepositoriesDeps {
 const FORMAT_VERSION = 1
 const FORMAT_REF = 'refs/hangar/meta/format' as RefName
 const REPOS_PREFIX = 'refs/hangar/repos/'
+const RECORD_FILE = 'repo.json'
 const MAX_AWAKE = 64
 
 interface Opened {
@@ -120,15 +126,29 @@ async function openStore(deps: RepositoriesDeps, unlock: () => Promise<void>): P
     return found
   }
 
-  async function create(slug: RepoSlug): Promise<Repository> {
+  async function upstream(slug: RepoSlug): Promise<Upstream | null> {
+    const text = await ledger.readFile(server.repo, recordRef(slug), RECORD_FILE)
+    return text === null ? null : upstreamOf(text)
+  }
+
+  async function follow(slug: RepoSlug, next: Upstream | null): Promise<void> {
+    await ledger.append(server.repo, recordRef(slug), async (tip) => {
+      const text = tip === null ? null : await ledger.readFile(server.repo, tip, RECORD_FILE)
+      if (text === null || JSON.stringify(upstreamOf(text)) === JSON.stringify(next)) return null
+      const record = { ...(JSON.parse(text.toString('utf8')) as object), upstream: next }
+      return { files: new Map([[RECORD_FILE, json(record)]]), message: `Set what ${slug} follows` }
+    })
+  }
+
+  async function create(slug: RepoSlug, upstream: Upstream | null = null): Promise<Repository> {
     const twin = (await list()).find((other) => other.toLowerCase() === slug.toLowerCase())
     if (twin === slug) return (await wake(slug)).repo
     if (twin !== undefined) throw errors.nameTaken(`repo ${slug}: ${twin} is there already, and case does not count`)
     // A directory without a record is what a crash right here left, or what an operator restored: it is taken as it is.
     if (!(await exists(dirOf(slug)))) await initBare(dirOf(slug), reposDir)
-    const record = { slug, upstream: null, created_at: new Date(clock.now()).toISOString() }
+    const record = { slug, upstream, created_at: new Date(clock.now()).toISOString() }
     await ledger.append(server.repo, recordRef(slug), async (tip) =>
-      tip === null ? { files: new Map([['repo.json', json(record)]]), message: `Add repo ${slug}` } : null,
+      tip === null ? { files: new Map([[RECORD_FILE, json(record)]]), message: `Add repo ${slug}` } : null,
     )
     return (await wake(slug)).repo
   }
@@ -151,7 +171,9 @@ async function openStore(deps: RepositoriesDeps, unlock: () => Promise<void>): P
       if ((await server.repo.refs.read(recordRef(slug))) === null) return null
       return (await wake(slug)).repo
     },
-    create: (slug) => inTurn(() => create(slug)),
+    create: (slug, upstream) => inTurn(() => create(slug, upstream)),
+    upstream,
+    follow: (slug, upstream) => inTurn(() => follow(slug, upstream)),
     remove: (slug) => inTurn(() => remove(slug)),
     list,
     async close() {
@@ -268,6 +290,11 @@ async function sweepRepository(dir: string): Promise<void> {
   for (const name of await readdir(join(objects, 'pack')).catch(() => []))
     if (name.startsWith('tmp_')) await rm(join(objects, 'pack', name), { force: true })
   await sweepStaleLocks(dir)
+}
+
+function upstreamOf(record: Buffer): Upstream | null {
+  const { upstream } = JSON.parse(record.toString('utf8')) as { upstream?: Partial<Upstream> | null }
+  return upstream?.url === undefined ? null : { url: upstream.url, credential: upstream.credential ?? null }
 }
 
 async function makePrivate(dir: string): Promise<void> {

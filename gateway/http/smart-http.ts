@@ -37,6 +37,8 @@ export interface SmartHttpDeps {
   readonly search?: SecretSearch
   /** Told of each push once it is decided, before its report goes out. */
   readonly decided?: (push: Push, outcome: PushOutcome) => void
+  /** Brings a repo that follows an upstream up to date before a fetch, in bounded time. */
+  readonly freshen?: (slug: RepoSlug) => Promise<void>
   readonly events: Pick<EventLog, 'append'>
   readonly limits: Limits
   readonly log: Log
@@ -122,6 +124,7 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     const request = parseGitRequest(req)
     const repo = coversRepo(caller, request.slug) ? await git.open(request.slug) : null
     if (repo === null) throw errors.notFound('no such repository or path')
+    if (request.kind === 'advertisement' && request.service === 'upload-pack') await deps.freshen?.(request.slug)
     if (asksFirst.has(req)) res.writeContinue()
     measure(req, res, request)
     const exchange: Exchange = { req, res, request, caller, repo, signal }

@@ -12,6 +12,8 @@ import type { Audit } from '../../gateway/audit.ts'
 import type { Repositories } from '../../gateway/git/repositories.ts'
 import type { Index, SessionEntry } from '../../gateway/state/index.ts'
 import type { Tokens } from '../../gateway/tokens.ts'
+import type { Credentials } from '../../gateway/upstream/credentials.ts'
+import type { Upstreams } from '../../gateway/upstream/upstreams.ts'
 import type { SessionControl } from '../../orchestrator/session-control.ts'
 import type { SessionEvents } from '../../orchestrator/session-events.ts'
 import type { SessionOut } from '../../orchestrator/session-out.ts'
@@ -24,6 +26,8 @@ import type { Surface } from '../next-steps.ts'
 export interface Services {
   readonly config: Config
   readonly repositories: Repositories
+  readonly upstreams: Upstreams
+  readonly credentials: Credentials
   readonly index: Index
   readonly tokens: Tokens
   readonly audit: Audit

@@ -1,22 +1,45 @@
 /** The operations on repos: add, list, show, remove. */
+import { setTimeout } from 'node:timers/promises'
 import { Type } from '@sinclair/typebox'
 import { errors, type HangarError } from '../../domain/errors.ts'
 import { coversRepo } from '../../domain/grant.ts'
 import { parseRepoSlug, type RepoSlug } from '../../domain/names.ts'
+import { type CredentialName, CredentialShape, parseUpstreamUrl, type Upstream } from '../../domain/upstream.ts'
 import type { Repository } from '../../gateway/git/repository.ts'
-import { listOf, RepoShape } from '../shapes.ts'
+import { listOf, orNull, RepoShape } from '../shapes.ts'
 import { type Call, json, type Operation, operation } from './operation.ts'
 
 const strict = { additionalProperties: false } as const
+const FIRST_REFRESH_MS = 30_000
 const byName = { owner: Type.String(), name: Type.String() }
 
 const addRepo = operation({
   name: 'add_repo',
-  summary: 'Adds a repo that this server hosts; people then push to it with a token.',
+  summary:
+    'Adds a repo that this server hosts, or one that follows an upstream; people push to a hosted one with a token.',
   scope: 'admin',
   method: 'post',
   path: '/api/repos',
-  input: Type.Object({ slug: Type.String({ description: 'owner/name' }) }, strict),
+  input: Type.Object(
+    {
+      slug: Type.String({ description: 'owner/name' }),
+      upstream: Type.Optional(
+        orNull(
+          Type.String({ description: 'The https URL of the repository that it follows; absent: it is hosted here.' }),
+        ),
+      ),
+      credential: Type.Optional(
+        orNull(
+          Type.String({
+            pattern: CredentialShape.pattern ?? '',
+            description:
+              "The name of the credential for the upstream: `github-app`, `github-token`, or `env:HANGAR_CREDENTIAL_…`, a variable of the server's; absent: none, the upstream is public.",
+          }),
+        ),
+      ),
+    },
+    strict,
+  ),
   output: RepoShape,
   status: 201,
   handle: async (call, input) => {
@@ -25,7 +48,9 @@ const addRepo = operation({
       throw errors.nameTaken(
         `there is a repo ${slug} already; git push to it at ${call.services.publicUrl()}/git/${slug}.git`,
       )
-    const repo = await call.services.repositories.create(slug)
+    const upstream = await checkedUpstream(call, input)
+    const repo = await call.services.repositories.create(slug, upstream)
+    if (upstream !== null) await beginMirror(call, slug, upstream)
     return json(201, await view(call, slug, repo), `/api/repos/${slug}`)
   },
 })
@@ -95,14 +120,50 @@ const removeRepo = operation({
     const repo = await call.services.repositories.open(slug).catch(() => null)
     const shown =
       repo === null
-        ? { slug, upstream: null, default_branch: 'main', url: urlOf(call, slug) }
+        ? { slug, ...(await mirrorView(call, slug)), default_branch: 'main', url: urlOf(call, slug) }
         : await view(call, slug, repo)
+    call.services.upstreams.set(slug, null)
     await call.services.repositories.remove(slug)
     return json(200, shown)
   },
 })
 
 export const REPO_OPERATIONS: readonly Operation[] = [addRepo, listRepos, getRepo, removeRepo]
+
+/** What is asked for, found good: its URL, its credential, and that upstream answers. */
+async function checkedUpstream(
+  call: Call,
+  input: { readonly upstream?: string | null; readonly credential?: string | null },
+): Promise<Upstream | null> {
+  const credential = (input.credential ?? null) as CredentialName | null
+  if (input.upstream == null) {
+    if (credential === null) return null
+    throw errors.invalidRequest('credential: there is no upstream to use it at; give upstream as well')
+  }
+  const { upstreams, credentials, config } = call.services
+  const upstream = { url: parseUpstreamUrl(input.upstream, config.upstreams.allowPrivateAddresses), credential }
+  credentials.checkNameable(upstream)
+  await upstreams.probe(upstream)
+  return upstream
+}
+
+/** The first refresh may be long: it goes on when its caller has had enough. */
+async function beginMirror({ services: { upstreams } }: Call, slug: RepoSlug, upstream: Upstream): Promise<void> {
+  upstreams.set(slug, upstream)
+  const refreshed = upstreams.refresh(slug).catch(() => {})
+  await Promise.race([refreshed, setTimeout(FIRST_REFRESH_MS, undefined, { ref: false })])
+}
+
+async function mirrorView({ services }: Call, slug: RepoSlug) {
+  const state = await services.upstreams.state(slug)
+  return {
+    upstream: state?.upstream.url ?? null,
+    credential: state?.upstream.credential ?? null,
+    refreshed_at: state?.refreshedAt == null ? null : new Date(state.refreshedAt).toISOString(),
+    upstream_error: state?.failure == null ? null : { code: state.failure.code, message: state.failure.message },
+    notices: state?.notices ?? [],
+  }
+}
 
 async function known(call: Call, owner: string, name: string): Promise<{ slug: RepoSlug; repo: Repository }> {
   const slug = parseRepoSlug(`${owner}/${name}`)
@@ -121,5 +182,10 @@ function urlOf(call: Call, slug: RepoSlug): string {
 
 async function view(call: Call, slug: RepoSlug, repo: Repository) {
   const { head } = await repo.refs.snapshot()
-  return { slug, upstream: null, default_branch: head.replace(/^refs\/heads\//, ''), url: urlOf(call, slug) }
+  return {
+    slug,
+    ...(await mirrorView(call, slug)),
+    default_branch: head.replace(/^refs\/heads\//, ''),
+    url: urlOf(call, slug),
+  }
 }

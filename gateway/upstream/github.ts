@@ -1,0 +1,117 @@
+/** Tokens of a GitHub App's installations: each for one repository with the least permissions, kept until shortly before it ends. */
+import { App } from '@octokit/app'
+import { errors, HangarError, messageOf } from '../../domain/errors.ts'
+import type { Clock } from '../../domain/ports.ts'
+import type { GithubConfig } from '../../domain/upstream.ts'
+import type { AppTokens } from './credentials.ts'
+
+export interface GithubTokensDeps {
+  readonly apiUrl: string
+  readonly app: NonNullable<GithubConfig['app']>
+  readonly clock: Clock
+}
+
+interface Minted {
+  readonly token: string
+  /** From here on it is not handed out any more. */
+  readonly staleAt: number
+}
+
+/** A push may take a while: a token with less left is minted anew (of one that lives for seconds, when half of that is over). */
+const MARGIN_MS = 10 * 60_000
+const REQUEST_MS = 30_000
+const SILENT = { debug() {}, info() {}, warn() {}, error() {} }
+
+export function createGithubTokens({ apiUrl, app, clock }: GithubTokensDeps): AppTokens {
+  const { octokit } = new App({ appId: app.id, privateKey: app.privateKey, log: SILENT })
+  const tokens = new Map<string, Promise<Minted>>()
+  const installations = new Map<string, number>()
+  const options = { baseUrl: apiUrl, request: { fetch: fetchHere } }
+
+  async function installationOf(owner: string, repo: string): Promise<number> {
+    const known = installations.get(`${owner}/${repo}`)
+    if (known !== undefined) return known
+    const { data, status } = await octokit.request('GET /repos/{owner}/{repo}/installation', {
+      owner,
+      repo,
+      ...options,
+    })
+    if ((status as number) !== 200) throw renamed(owner, repo)
+    installations.set(`${owner}/${repo}`, data.id)
+    return data.id
+  }
+
+  async function mint(owner: string, repo: string, permissions: Readonly<Record<string, string>>): Promise<Minted> {
+    const askedAt = clock.now()
+    const { data } = await octokit.request('POST /app/installations/{installation_id}/access_tokens', {
+      installation_id: await installationOf(owner, repo),
+      repositories: [repo],
+      permissions,
+      ...options,
+    })
+    const life = Math.max(0, Date.parse(data.expires_at) - askedAt)
+    return { token: data.token, staleAt: askedAt + life - Math.min(MARGIN_MS, life / 2) }
+  }
+
+  return {
+    async token({ owner, name, permissions, renew = false }) {
+      const key = `${owner}/${name} ${JSON.stringify(permissions)}`
+      const kept = await tokens.get(key)?.catch(() => null)
+      if (kept && !renew && kept.staleAt > clock.now()) return kept.token
+      // Those that ask at once share one; what is being minted right now is new enough for everybody.
+      const current = tokens.get(key)
+      const minting = current !== undefined && (await isPending(current)) ? current : mint(owner, name, permissions)
+      tokens.set(key, minting)
+      try {
+        return (await minting).token
+      } catch (error) {
+        if (tokens.get(key) === minting) tokens.delete(key)
+        installations.delete(`${owner}/${name}`)
+        throw failureOf(error, `${owner}/${name}`)
+      }
+    },
+  }
+}
+
+async function isPending(promise: Promise<unknown>): Promise<boolean> {
+  const other = Symbol()
+  return (await Promise.race([promise.catch(() => null), Promise.resolve(other)])) === other
+}
+
+/** Redirects are answers, so that the App's signature goes to no other place. */
+function fetchHere(url: string, init: RequestInit): Promise<Response> {
+  return fetch(url, { ...init, redirect: 'manual', signal: AbortSignal.timeout(REQUEST_MS) })
+}
+
+function renamed(owner: string, repo: string): HangarError {
+  return errors.upstreamRenamed(
+    `GitHub answers with a redirect for ${owner}/${repo}: it was renamed or moved; set its new URL as the repo's upstream`,
+  )
+}
+
+/** Without the request, which holds the App's signature. */
+function failureOf(error: unknown, repo: string): HangarError {
+  if (error instanceof HangarError) return error
+  const { status, response } = error as { status?: number; response?: { headers?: Record<string, string | undefined> } }
+  const reason = messageOf(error).slice(0, 500)
+  const headers = response?.headers ?? {}
+  if (status === 429 || (status === 403 && (headers['retry-after'] ?? headers['x-ratelimit-reset']) !== undefined))
+    return errors.upstreamBusy(`GitHub gives no token for ${repo} for now: its rate limit is used up`, { reason })
+  switch (status) {
+    case 401:
+      return errors.upstreamDenied('GitHub does not take the App: check github.app_id and its private key', { reason })
+    case 403:
+    case 422:
+      return errors.upstreamDenied(
+        `GitHub gives the App no token for ${repo}: grant its installation the permission contents, and this repository`,
+        { reason },
+      )
+    case 404:
+      return errors.upstreamGone(
+        `the GitHub App is not installed on ${repo}, or there is no such repository; install it there`,
+        { reason },
+      )
+    default:
+      return errors.upstreamUnreachable(`GitHub's API gives no token for ${repo} (${reason})`, { reason })
+  }
+}
