@@ -68,9 +68,17 @@ export interface WireInboxItem {
   readonly requester: string | null
 }
 
+export interface WireDelivery {
+  readonly status: 'delivered' | 'unchanged'
+  readonly branch: string
+  readonly commit: string
+  readonly upstream: string
+}
+
 export interface WireRepo {
   readonly slug: string
   readonly upstream: string | null
+  readonly upstream_error: { readonly code: string; readonly message: string } | null
   readonly default_branch: string
   readonly url: string
 }

@@ -43,6 +43,7 @@ import { createLocalProvider } from '../orchestrator/providers/local.ts'
 import { createRelay } from '../orchestrator/providers/relay.ts'
 import { recover, restoreGrants } from '../orchestrator/recovery.ts'
 import { createSessionControl } from '../orchestrator/session-control.ts'
+import { createSessionDelivery } from '../orchestrator/session-delivery.ts'
 import { createSessionEvents } from '../orchestrator/session-events.ts'
 import { createSessionOut } from '../orchestrator/session-out.ts'
 import { createSessionRecords } from '../orchestrator/session-records.ts'
@@ -283,6 +284,18 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       checkRoom: disk.check,
       clock,
     })
+    const delivery = keep(
+      createSessionDelivery({
+        records,
+        events,
+        storeEvents: eventLog,
+        index,
+        upstreams,
+        environments: config.environments,
+        log,
+      }),
+      (value) => value.close(),
+    )
     const out = createSessionOut({ records, artifacts, refresh: runner.refresh, limits: config.limits })
     const services: Services = {
       config,
@@ -296,6 +309,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       sessions,
       control,
       suspension,
+      delivery,
       out,
       events,
       clock,
@@ -326,6 +340,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       (value) => value.close(),
     )
     await housekeeping.sweep()
+    await delivery.start()
     const welcome = cliFile === null ? { made: false } : await welcomeCli(cliFile, config.publicUrl ?? url, tokens)
 
     const app = express()

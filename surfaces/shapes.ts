@@ -174,6 +174,13 @@ export const EventShape = Type.Object(
   { additionalProperties: true, description: 'A run event; its further fields go by its kind.' },
 )
 
+export const DeliveryShape = Type.Object({
+  status: oneOf(['delivered', 'unchanged'] as const, { description: '`unchanged`: upstream had it already.' }),
+  branch: Type.String(),
+  commit: Commit,
+  upstream: Type.String(),
+})
+
 export const RepoShape = Type.Object({
   slug: Type.String(),
   upstream: orNull(Type.String({ description: 'The URL that it follows; null: it is hosted here.' })),

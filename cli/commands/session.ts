@@ -12,7 +12,7 @@ import { createPatience, patienceMs } from '../patience.ts'
 import { showSession } from '../show-session.ts'
 import { createTimeline } from '../timeline.ts'
 import { waitForEnd } from '../wait.ts'
-import type { Listed, WireEvent, WireRepo, WireSession, WireTurn } from '../wire.ts'
+import type { Listed, WireDelivery, WireEvent, WireRepo, WireSession, WireTurn } from '../wire.ts'
 import { addSessionOutCommands } from './session-out.ts'
 
 interface NewOptions extends MessageOptions {
@@ -109,6 +109,17 @@ export function addSessionCommands(program: Command): void {
     .description('make a suspended session idle again')
     .option('--json', "print the API's object")
     .action((name: string, options: { json?: boolean }) => control(name, 'resume', {}, options))
+
+  session
+    .command('deliver')
+    .argument('<name>')
+    .description("push the session's branch to the upstream of its repo")
+    .option(
+      '--expected <commit>',
+      'replace this commit there, when others moved the branch; forty zeros: it was deleted',
+    )
+    .option('--json', "print the API's object")
+    .action(deliver)
 
   session
     .command('close')
@@ -330,6 +341,20 @@ async function control(
   else if (body.delete === true) context.output.say(`session ${name} and its work are gone, and its name is free`)
   else context.output.say(`session ${name} is closed; its work can still be pulled: hangar session pull ${name}`)
   process.exitCode = EXIT.done satisfies ExitStatus
+}
+
+async function deliver(name: string, options: { expected?: string; json?: boolean }): Promise<void> {
+  const context = createContext(options)
+  const made = await callJson<WireDelivery>(context.server(), {
+    method: 'POST',
+    path: `${sessionPath(name)}/deliver`,
+    body: options.expected === undefined ? {} : { expected: options.expected },
+  })
+  if (context.output.json) context.output.data(`${JSON.stringify(made, null, 2)}\n`)
+  else
+    context.output.say(
+      `${made.branch} is at ${made.upstream}, commit ${made.commit}${made.status === 'unchanged' ? ' (it was already)' : ''}`,
+    )
 }
 
 export function sessionPath(name: string): string {

@@ -43,6 +43,9 @@ export async function deliverBranch(
   const own = expected === undefined ? [known.last ?? ZERO_OID, known.begun] : [expected]
   if (!own.includes(there)) throw moved(upstream, branch, there, expected ?? known.last ?? ZERO_OID)
   await refuseLfs(repo, oid)
+  // What others pushed is kept here when it is to be replaced there; a ref may name only what is in the store.
+  if (there !== ZERO_OID && (await repo.objects.info(there)) === null)
+    await remote.fetch(repo, upstream, [there], signal)
   await note(repo, branch, there, oid)
   const pushed = await remote.push(repo, upstream, { branch, oid, known: there }, signal)
   if (!pushed.ok && pushed.kind === 'refused')
@@ -91,6 +94,6 @@ function moved(upstream: Upstream, branch: RefName, there: Oid, known: Oid): Han
   const words = (oid: Oid, none: string) => (oid === ZERO_OID ? none : oid)
   return errors.upstreamMoved(
     `${branch} at ${upstream.url} is ${words(there, 'not there (any more)')}, and what was delivered last is ${words(known, 'nothing')}; ` +
-      `nothing was overwritten. Look at what is there; to replace it, deliver with expected ${there}`,
+      `nothing was overwritten. Look at what is there; to replace it: hangar session deliver ${branch.replace('refs/heads/hangar/', '')} --expected ${there}`,
   )
 }

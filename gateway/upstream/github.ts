@@ -24,7 +24,8 @@ const SILENT = { debug() {}, info() {}, warn() {}, error() {} }
 
 export function createGithubTokens({ apiUrl, app, clock }: GithubTokensDeps): AppTokens {
   const { octokit } = new App({ appId: app.id, privateKey: app.privateKey, log: SILENT })
-  const tokens = new Map<string, Promise<Minted>>()
+  const kept = new Map<string, Minted>()
+  const minting = new Map<string, Promise<Minted>>()
   const installations = new Map<string, number>()
   const options = { baseUrl: apiUrl, request: { fetch: fetchHere } }
 
@@ -56,26 +57,23 @@ export function createGithubTokens({ apiUrl, app, clock }: GithubTokensDeps): Ap
   return {
     async token({ owner, name, permissions, renew = false }) {
       const key = `${owner}/${name} ${JSON.stringify(permissions)}`
-      const kept = await tokens.get(key)?.catch(() => null)
-      if (kept && !renew && kept.staleAt > clock.now()) return kept.token
+      const good = kept.get(key)
+      if (good !== undefined && !renew && good.staleAt > clock.now()) return good.token
       // Those that ask at once share one; what is being minted right now is new enough for everybody.
-      const current = tokens.get(key)
-      const minting = current !== undefined && (await isPending(current)) ? current : mint(owner, name, permissions)
-      tokens.set(key, minting)
+      const minted = minting.get(key) ?? mint(owner, name, permissions)
+      minting.set(key, minted)
       try {
-        return (await minting).token
+        const fresh = await minted
+        kept.set(key, fresh)
+        return fresh.token
       } catch (error) {
-        if (tokens.get(key) === minting) tokens.delete(key)
         installations.delete(`${owner}/${name}`)
         throw failureOf(error, `${owner}/${name}`)
+      } finally {
+        if (minting.get(key) === minted) minting.delete(key)
       }
     },
   }
-}
-
-async function isPending(promise: Promise<unknown>): Promise<boolean> {
-  const other = Symbol()
-  return (await Promise.race([promise.catch(() => null), Promise.resolve(other)])) === other
 }
 
 /** Redirects are answers, so that the App's signature goes to no other place. */

@@ -15,6 +15,7 @@ import type { Tokens } from '../../gateway/tokens.ts'
 import type { Credentials } from '../../gateway/upstream/credentials.ts'
 import type { Upstreams } from '../../gateway/upstream/upstreams.ts'
 import type { SessionControl } from '../../orchestrator/session-control.ts'
+import type { SessionDelivery } from '../../orchestrator/session-delivery.ts'
 import type { SessionEvents } from '../../orchestrator/session-events.ts'
 import type { SessionOut } from '../../orchestrator/session-out.ts'
 import type { SessionRecords } from '../../orchestrator/session-records.ts'
@@ -35,6 +36,7 @@ export interface Services {
   readonly sessions: Sessions
   readonly control: SessionControl
   readonly suspension: SessionSuspend
+  readonly delivery: SessionDelivery
   readonly out: SessionOut
   readonly events: SessionEvents
   readonly clock: Clock

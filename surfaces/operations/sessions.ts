@@ -1,12 +1,21 @@
 /** The operations on sessions: begin, send, list, show, wait, control. */
 import { Type } from '@sinclair/typebox'
-import { errors } from '../../domain/errors.ts'
+import { errors, HangarError } from '../../domain/errors.ts'
 import { coversRepo } from '../../domain/grant.ts'
-import { parseRepoSlug, parseSessionName, type SessionName, workBranch } from '../../domain/names.ts'
+import { parseOid, parseRepoSlug, parseSessionName, type SessionName, workBranch } from '../../domain/names.ts'
 import type { SessionEntry } from '../../gateway/state/index.ts'
 import { waitForTurn } from '../../orchestrator/waiting.ts'
 import { messageOfWire } from '../context-wire.ts'
-import { listOf, messageFields, SessionRef, SessionShape, SessionStateShape, TurnShape, WaitShape } from '../shapes.ts'
+import {
+  DeliveryShape,
+  listOf,
+  messageFields,
+  SessionRef,
+  SessionShape,
+  SessionStateShape,
+  TurnShape,
+  WaitShape,
+} from '../shapes.ts'
 import { sessionView, turnView, waitView } from '../views.ts'
 import {
   type ArtifactLink,
@@ -309,6 +318,40 @@ const resume = verbOn({
   act: ({ suspension }, name) => suspension.resume(name),
 })
 
+const deliver = operation({
+  name: 'deliver_session',
+  summary:
+    "Pushes a session's branch to the upstream of its repo, onto what was delivered there last and nothing else.",
+  scope: 'sessions',
+  method: 'post',
+  path: '/api/sessions/{ref}/deliver',
+  cli: 'session deliver',
+  input: Type.Object(
+    {
+      ref: SessionRef,
+      expected: Type.Optional(
+        Type.String({
+          pattern: '^[0-9a-f]{40}$',
+          description:
+            'Replace this commit, when the branch was moved upstream by others; forty zeros: the branch that was deleted there.',
+        }),
+      ),
+    },
+    strict,
+  ),
+  output: DeliveryShape,
+  status: 200,
+  handle: async (call, input) => {
+    const name = parseSessionName(input.ref)
+    const { repo } = await sessionFor(call, name)
+    const expected = input.expected === undefined ? {} : { expected: parseOid(input.expected) }
+    const { status, oid, ref, code, reason } = await call.services.delivery.deliver(name, expected)
+    if (code !== null) throw new HangarError(code, reason ?? '')
+    const branch = ref.replace('refs/heads/', '')
+    return json(200, { status, branch, commit: oid, upstream: call.services.upstreams.of(repo)?.url ?? null })
+  },
+})
+
 const close = operation({
   name: 'close_session',
   summary: 'Ends a session: its sandbox goes, its work stays; with delete its refs go as well and its name is free.',
@@ -350,6 +393,7 @@ export const SESSION_OPERATIONS: readonly Operation[] = [
   cancel,
   suspend,
   resume,
+  deliver,
   close,
 ]
 

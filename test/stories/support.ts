@@ -68,6 +68,8 @@ export interface HangarOptions {
   readonly config?: Readonly<Record<string, unknown>>
   /** Bounds and intervals of MCP; the clock. */
   readonly server?: Pick<ServerOptions, 'mcp' | 'clock'>
+  /** Where the server's log goes; default nowhere. */
+  readonly log?: Log
 }
 
 /** A directory outside of the project (its own .git would be found from inside), removed at the end. */
@@ -84,7 +86,7 @@ export function removeTree(dir: string): void {
 export async function startHangar(t: Test, options: HangarOptions): Promise<Hangar> {
   const dir = temporaryDirectory(t)
   const env = serverEnvironment(dir, options)
-  const hangar = await open(dir, env, options.server ?? {})
+  const hangar = await open(dir, env, { ...options.server, log: options.log ?? SILENT })
   t.teardown(() => hangar.close())
   return hangar
 }
@@ -117,11 +119,10 @@ export function serverEnvironment(dir: string, options: HangarOptions): Record<s
 async function open(
   dir: string,
   env: Record<string, string>,
-  more: Pick<ServerOptions, 'mcp' | 'clock' | 'reindex'>,
+  more: Pick<ServerOptions, 'mcp' | 'clock' | 'reindex' | 'log'>,
 ): Promise<Hangar> {
   const server = await startServer({
     config: readConfig({ env }),
-    log: SILENT,
     cliFile: join(dir, 'config', 'hangar', 'cli.json'),
     ...more,
   })

@@ -173,6 +173,8 @@ export class GithubPeer {
       return send(res, { status: fault.status, body: { message: 'injected' }, headers: fault.headers ?? {} })
     }
     const cut = fault?.cut === 'after'
+    // A client repeats by itself what was lost on a connection that it used before.
+    res.setHeader('Connection', 'close')
     if (url.pathname.startsWith('/api/v3/')) return this.#serveApi(req, res, { url, identity, isApp, cut })
     this.#serveGit(req, res, { url, identity, cut })
   }
