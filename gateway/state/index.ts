@@ -11,7 +11,7 @@ import type { SessionRecord, TurnRecord } from '../../domain/session.ts'
 import type { RefUpdate } from '../git/repository.ts'
 import type { DiskReserve } from './disk-reserve.ts'
 
-/** What happened in the store. `by` is `token:<id>`, `grant:<sandbox>` or `unknown`. */
+/** What happened in the store. `by` is `token:<id>`, `grant:<sandbox>`, `upstream` (the mirror) or `unknown`. */
 export type StoreEventBody =
   | {
       readonly type: 'push'

@@ -43,7 +43,7 @@ export interface RemoteDeps {
 
 /** The credential comes over a descriptor, once: neither arguments nor environment hold it, and there is nothing to prompt. */
 const HELPER = '!f() { test "$1" = get && cat <&3; }; f'
-const LIST_MS = 60_000
+const LIST_MS = 30_000
 const MOVE_MS = 30 * 60_000
 /** A host may have very many refs of pull requests beside its branches. */
 const MAX_LIST_BYTES = 256 * 1_048_576

@@ -30,7 +30,7 @@ export interface Upstreams {
   of(slug: RepoSlug): Upstream | null
   state(slug: RepoSlug): Promise<MirrorState | null>
   /** Takes on a repo's upstream, which must be in its record already; null ends it. */
-  set(slug: RepoSlug, upstream: Upstream | null): void
+  set(slug: RepoSlug, upstream: Upstream | null): Promise<void>
   /** Throws when the upstream cannot be listed, or its credential not be used. */
   probe(upstream: Upstream): Promise<void>
   /**
@@ -124,10 +124,11 @@ export async function createUpstreams(deps: UpstreamsDeps): Promise<Upstreams> {
       const failure = failures.get(slug) ?? null
       return { upstream, refreshedAt: await refreshedAt(slug), failure, notices: notices.get(slug) ?? [] }
     },
-    set: (slug, upstream) => {
+    set: async (slug, upstream) => {
       if (upstream === null) followed.delete(slug)
       else followed.set(slug, upstream)
       for (const map of [failures, notices, askedAt]) map.delete(slug)
+      await deps.index.meta.del(refreshedKey(slug))
     },
     probe: async (upstream) => {
       deps.credentials.check(upstream)

@@ -122,7 +122,7 @@ const removeRepo = operation({
       repo === null
         ? { slug, ...(await mirrorView(call, slug)), default_branch: 'main', url: urlOf(call, slug) }
         : await view(call, slug, repo)
-    call.services.upstreams.set(slug, null)
+    await call.services.upstreams.set(slug, null)
     await call.services.repositories.remove(slug)
     return json(200, shown)
   },
@@ -149,7 +149,7 @@ async function checkedUpstream(
 
 /** The first refresh may be long: it goes on when its caller has had enough. */
 async function beginMirror({ services: { upstreams } }: Call, slug: RepoSlug, upstream: Upstream): Promise<void> {
-  upstreams.set(slug, upstream)
+  await upstreams.set(slug, upstream)
   const refreshed = upstreams.refresh(slug).catch(() => {})
   await Promise.race([refreshed, setTimeout(FIRST_REFRESH_MS, undefined, { ref: false })])
 }

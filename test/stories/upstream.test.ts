@@ -1,9 +1,10 @@
 /** Repos that follow an upstream: mirrored, worked on, delivered, with a token of a person and of a GitHub App; and all that may go wrong there. */
-import { writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
+import type { Log } from '../../domain/ports.ts'
 import { GithubPeer, type PeerRepo } from '../peers/github/peer.ts'
-import { type Hangar, shell, startHangar, temporaryDirectory } from './support.ts'
+import { type Hangar, run, shell, startHangar, temporaryDirectory, waitUntil } from './support.ts'
 
 /** An agent that does what its prompt's first line says, as a shell command. */
 const OBEDIENT = 'read -r line; eval "$line"'
@@ -21,7 +22,7 @@ interface Story {
 async function begin(
   t: Test,
   credential: 'token' | 'app',
-  more: { environment?: object; fresh?: string } = {},
+  more: { environment?: object; fresh?: string; log?: Log } = {},
 ): Promise<Story> {
   const dir = temporaryDirectory(t)
   const peer = await GithubPeer.start(t, join(dir, 'github'))
@@ -36,6 +37,7 @@ async function begin(
   writeFileSync(join(dir, 'app.pem'), peer.tokens.privateKey, { mode: 0o600 })
   const hangar = await startHangar(t, {
     agent: OBEDIENT,
+    ...(more.log === undefined ? {} : { log: more.log }),
     settings: {
       HANGAR_UPSTREAM_ALLOW_PRIVATE_ADDRESSES: 'true',
       HANGAR_UPSTREAM_FRESH_SECONDS: more.fresh ?? '0',
@@ -361,3 +363,150 @@ t.test('tokens of an App that live for seconds are made anew, also in the middle
   })
   t.strictSame(peer.violations, [])
 })
+
+t.test('forward: on_push', async (t) => {
+  const story = await begin(t, 'token', { environment: { forward: 'on_push' } })
+  const { repo, peer, hangar } = story
+  const arrives = (name: string, oid: string) =>
+    waitUntil(`${name} is upstream`, async () => (await tipOf(repo.dir, `refs/heads/hangar/${name}`)) === oid)
+  const states = async (name: string) =>
+    (
+      (await hangar.api('GET', `/api/sessions/${name}/events?limit=500`)).body.items as {
+        state?: string
+        text?: string
+      }[]
+    ).filter(({ state }) => /^deliver/.test(state ?? ''))
+
+  const { body } = await work(story, 'pushed', COMMIT)
+  await arrives('pushed', body.head_commit)
+  t.match(await states('pushed'), [{ state: 'delivered', text: new RegExp(body.head_commit) }])
+
+  await t.test('an upstream that is away gets it later; the session is told once', async (t) => {
+    peer.fail({ on: /info\/refs/, times: 5, status: 502 })
+    const { body } = await work(story, 'later', COMMIT)
+    t.equal(body.turns[0].outcome, 'exited', 'the turn does not wait for it')
+    await arrives('later', body.head_commit)
+    await waitUntil('it is told', async () => (await states('later')).length === 2)
+    t.match(await states('later'), [
+      { state: 'delivery_failed', text: /upstream_unreachable.*tried again/ },
+      { state: 'delivered' },
+    ])
+  })
+
+  await t.test('a refusal is told, and not tried again before the next push', async (t) => {
+    repo.protect('hangar/guarded')
+    await work(story, 'guarded', COMMIT)
+    await waitUntil('it is told', async () => (await states('guarded')).length === 1)
+    t.match(await states('guarded'), [{ state: 'delivery_failed', text: /upstream_protected.*GH006/ }])
+  })
+
+  await t.test('what was pushed before the server ended is forwarded by the next one', async (t) => {
+    peer.fail({ on: /info\/refs\?service=git-receive-pack/, times: 1_000, status: 502 })
+    const { body } = await work(story, 'ended', COMMIT)
+    await waitUntil('it failed once', async () => (await states('ended')).length === 1)
+    await hangar.close()
+    peer.heal()
+    await hangar.restart()
+    await arrives('ended', body.head_commit)
+    t.equal(await tipOf(repo.dir, 'refs/heads/hangar/ended'), body.head_commit)
+  })
+  t.strictSame(peer.violations, [])
+})
+
+for (const credential of ['token', 'app'] as const)
+  t.test(`the credential of ${credential} is nowhere but in the gateway`, async (t) => {
+    const dir = temporaryDirectory(t)
+    const seen = join(dir, 'seen')
+    // Every git that the server runs leaves its arguments and environment.
+    await shell(
+      dir,
+      `mkdir bin && real=$(command -v git) && printf '#!/bin/sh\\n{ printf "%%s\\\\n" "$*"; env; } >>%s\\nexec %s "$@"\\n' '${seen}' "$real" >bin/git && chmod 755 bin/git`,
+    )
+    const path = process.env['PATH'] ?? ''
+    process.env['PATH'] = `${join(dir, 'bin')}:${path}`
+    t.teardown(() => {
+      process.env['PATH'] = path
+    })
+    const logged: string[] = []
+    const write = (fields: object, message: string) => void logged.push(JSON.stringify(fields) + message)
+    const story = await begin(t, credential, {
+      environment: { forward: 'on_push' },
+      log: { info: write, warn: write, error: write },
+    })
+    const { peer, pat, hangar, repo } = story
+    const processes = watchProcesses()
+    const LOOK =
+      '(env; cat /proc/*/environ /proc/*/cmdline; git config --list --show-origin; git remote -v; git -c protocol.version=2 ls-remote; cat ~/.gitconfig; ls -laR ~ /tmp) >look.txt 2>&1; git add -A; git commit -qm look'
+    const { body } = await work(story, 'looks', LOOK)
+    t.equal(body.turns[0].outcome, 'exited')
+    await waitUntil(
+      'it is upstream',
+      async () => (await tipOf(repo.dir, 'refs/heads/hangar/looks')) === body.head_commit,
+    )
+    peer.fail({ on: /info\/refs/, times: 3, status: 401, headers: { 'WWW-Authenticate': 'Basic realm="GitHub"' } })
+    const told = [
+      await deliver(story, 'looks'),
+      await hangar.api('GET', '/api/repos/acme/app'),
+      await hangar.api('GET', '/openapi.json'),
+    ]
+    peer.fail({ on: /access_tokens|info\/refs/, times: 4, status: 500 })
+    told.push(await deliver(story, 'looks'), await hangar.api('GET', '/api/sessions/looks/events?limit=500'))
+    peer.heal()
+
+    const secrets = credential === 'token' ? [pat] : peer.tokens.minted.map(({ token }) => token)
+    t.ok(
+      secrets.length > 0 && peer.requests.some(({ as }) => as === (credential === 'token' ? 'person' : 'installation')),
+    )
+    const forms = secrets.flatMap((secret) => [secret, Buffer.from(`x-access-token:${secret}`).toString('base64')])
+    const clean = (what: string, text: string) =>
+      t.same(
+        forms.filter((form) => text.includes(form)),
+        [],
+        what,
+      )
+    clean('arguments and environment of git', readFileSync(seen, 'latin1'))
+    t.match(readFileSync(seen, 'latin1'), /push --porcelain/, 'which were looked at')
+    clean('arguments and environment of all processes', processes.stop())
+    clean('the log', logged.join('\n'))
+    clean('answers', told.map(({ bytes }) => bytes.toString('latin1')).join('\n'))
+    clean(
+      'what the agent found',
+      await shell(repo.dir, 'git -c safe.directory=* show refs/heads/hangar/looks:look.txt'),
+    )
+    const objects =
+      "for d in $(find . -name '*.git' -type d); do git -c safe.directory=* --git-dir=$d cat-file --batch --batch-all-objects; done"
+    clean(
+      'every object of the store',
+      (await run('sh', ['-c', objects], { cwd: hangar.dataDir })).bytes.toString('latin1'),
+    )
+    clean('every file of the data directory', filesUnder(hangar.dataDir))
+    t.strictSame(peer.violations, [])
+  })
+
+/** Collects arguments and environments of all processes there are, until it is stopped. */
+function watchProcesses(): { stop(): string } {
+  const found = new Set<string>()
+  const timer = setInterval(() => {
+    for (const pid of readdirSync('/proc').filter((name) => /^\d+$/.test(name) && name !== String(process.pid)))
+      for (const file of ['cmdline', 'environ'])
+        try {
+          found.add(readFileSync(`/proc/${pid}/${file}`, 'latin1'))
+        } catch {
+          // It has ended, or is another user's.
+        }
+  }, 25)
+  return {
+    stop: () => {
+      clearInterval(timer)
+      return [...found].join('\n')
+    },
+  }
+}
+
+function filesUnder(dir: string): string {
+  const names = readdirSync(dir, { recursive: true, withFileTypes: true })
+  return names
+    .filter((entry) => entry.isFile())
+    .map((entry) => readFileSync(join(entry.parentPath, entry.name), 'latin1'))
+    .join('\n')
+}
