@@ -350,7 +350,7 @@ t.test('tokens of an App that live for seconds are made anew, also in the middle
   await t.test('an App that may not write, or not there', async (t) => {
     peer.permissions = { contents: 'read', metadata: 'read' }
     await work(story, 'reader', COMMIT)
-    peer.fail({ on: /info\/refs/, status: 401, headers: { 'WWW-Authenticate': 'Basic realm="GitHub"' } })
+    peer.fail({ on: /info\/refs/, times: 2, status: 401, headers: { 'WWW-Authenticate': 'Basic realm="GitHub"' } })
     const denied = await deliver(story, 'reader')
     t.match(denied, { status: 502, body: { code: 'upstream_denied', detail: /permission contents/ } })
     const other = peer.addRepo('acme', 'other')
@@ -379,10 +379,11 @@ t.test('forward: on_push', async (t) => {
 
   const { body } = await work(story, 'pushed', COMMIT)
   await arrives('pushed', body.head_commit)
+  await waitUntil('it is told', async () => (await states('pushed')).length === 1)
   t.match(await states('pushed'), [{ state: 'delivered', text: new RegExp(body.head_commit) }])
 
   await t.test('an upstream that is away gets it later; the session is told once', async (t) => {
-    peer.fail({ on: /info\/refs/, times: 5, status: 502 })
+    peer.fail({ on: /service=git-receive-pack/, times: 2, status: 502 })
     const { body } = await work(story, 'later', COMMIT)
     t.equal(body.turns[0].outcome, 'exited', 'the turn does not wait for it')
     await arrives('later', body.head_commit)
@@ -406,7 +407,8 @@ t.test('forward: on_push', async (t) => {
     await waitUntil('it failed once', async () => (await states('ended')).length === 1)
     await hangar.close()
     peer.heal()
-    await hangar.restart()
+    const again = await hangar.restart()
+    t.teardown(() => again.close())
     await arrives('ended', body.head_commit)
     t.equal(await tipOf(repo.dir, 'refs/heads/hangar/ended'), body.head_commit)
   })
