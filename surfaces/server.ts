@@ -109,7 +109,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
   const secrets = [...config.environments.values()].flatMap(({ secrets, setupSecrets }) =>
     [...Object.entries(secrets), ...Object.entries(setupSecrets)].map(([name, value]) => ({ name, value })),
   )
-  secrets.push(...upstreamSecrets(config.upstreams).map((value) => ({ name: 'a credential of an upstream', value })))
+  secrets.push(...upstreamSecrets(config.upstreams).map((value) => ({ name: 'of an upstream', value })))
   const redactor = createRedactor(secrets.map(({ value }) => value))
   const log = redactedLog(options.log, redactor)
   const clock: Clock = options.clock ?? { now: Date.now }
