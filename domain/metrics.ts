@@ -38,9 +38,13 @@ export const METRICS = {
   hangar_git_received_bytes_total: {
     type: 'counter',
     labels: { service: SERVICE },
-    help: 'Bytes of request bodies, as they came over the wire.',
+    help: 'Bytes that came over the connections of git clients, with their headers.',
   },
-  hangar_git_sent_bytes_total: { type: 'counter', labels: { service: SERVICE }, help: 'Bytes of answers.' },
+  hangar_git_sent_bytes_total: {
+    type: 'counter',
+    labels: { service: SERVICE },
+    help: 'Bytes that went out over them.',
+  },
   hangar_push_refs_total: {
     type: 'counter',
     labels: { decision: '`accepted` or `refused`', rule: 'the id of the rule that refused; empty when accepted' },

@@ -102,6 +102,8 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
   const closing = new AbortController()
   const running = new Set<Promise<void>>()
   const asksFirst = new WeakSet<IncomingMessage>()
+  /** Bytes of a connection that metrics have already. */
+  const counted = new WeakMap<object, { readonly read: number; readonly written: number }>()
   const git = new HangarGit({ repositories: deps.repositories, serve: start })
 
   function start(req: IncomingMessage, res: ServerResponse): void {
@@ -133,14 +135,17 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     else await receivePack(exchange)
   }
 
-  /** Counts the request when its answer has ended; bytes are the socket's own, so that nothing is counted on their way. */
+  /** Counts the request when its answer has ended; bytes are those of its connection since the request before, so that nothing is counted on their way. */
   function measure({ socket }: IncomingMessage, res: ServerResponse, { service, kind, protocol }: GitRequest): void {
-    const [begun, read, written] = [performance.now(), socket.bytesRead, socket.bytesWritten]
+    const begun = performance.now()
     metrics.count('hangar_git_requests_total', { service, kind, protocol: String(protocol) })
     res.once('close', () => {
       metrics.observe('hangar_git_seconds', { service, kind }, (performance.now() - begun) / 1_000)
-      metrics.count('hangar_git_received_bytes_total', { service }, Math.max(0, socket.bytesRead - read))
-      metrics.count('hangar_git_sent_bytes_total', { service }, Math.max(0, socket.bytesWritten - written))
+      const before = counted.get(socket) ?? { read: 0, written: 0 }
+      const now = { read: socket.bytesRead, written: socket.bytesWritten }
+      counted.set(socket, now)
+      metrics.count('hangar_git_received_bytes_total', { service }, Math.max(0, now.read - before.read))
+      metrics.count('hangar_git_sent_bytes_total', { service }, Math.max(0, now.written - before.written))
     })
   }
 
