@@ -1,9 +1,10 @@
 // Loaded into a server by --import: it is killed with -9 at its Nth operation on the outside (a file written, a process started, bytes to
-// one, an answer sent), before it when N is even, after it when odd. HANGAR_KILL_AT=0 only counts; the count is kept in HANGAR_KILL_COUNT.
+// one, a request or an answer sent), before it when N is even, after it when odd. HANGAR_KILL_AT=0 only counts; the count is kept in HANGAR_KILL_COUNT.
 import childProcess from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import promises from 'node:fs/promises'
-import { ServerResponse } from 'node:http'
+import http, { ServerResponse } from 'node:http'
+import https from 'node:https'
 import { syncBuiltinESMExports } from 'node:module'
 
 const at = Number(process.env.HANGAR_KILL_AT ?? 0)
@@ -34,6 +35,10 @@ childProcess.spawn = (...args) => {
     child.stdin.write = (...bytes) => operation(() => write(...bytes))
   }
   return child
+}
+for (const module of [http, https]) {
+  const { request } = module
+  module.request = (...args) => operation(() => request(...args))
 }
 const { end } = ServerResponse.prototype
 ServerResponse.prototype.end = function (...args) {

@@ -32,6 +32,14 @@ export interface Faults {
   watchResetMs: number | null
   /** Whether a watch is told at once that its version is too old. */
   expired(): boolean
+  /** Whether a watch event is told twice. */
+  duplicated(): boolean
+  /** Whether a watch event comes after the next one, or a moment late. */
+  reordered(): boolean
+  /** Milliseconds before a request is looked at. */
+  slowMs(): number
+  /** Whether a request is done and its connection reset before the answer: asked again, it meets what it did. */
+  unanswered(): boolean
   /** The newest exec protocol that is spoken. */
   protocol: 'v5.channel.k8s.io' | 'v4.channel.k8s.io'
 }
@@ -76,6 +84,8 @@ export interface Peer {
   evict(name: string): Promise<void>
   /** The pod's node answers no more: its state is not known, and exec fails. */
   loseNode(name: string): void
+  /** The pod's node stops answering, and only the pod's condition says so yet: open connections hang, new ones fail. */
+  unreadyNode(name: string): void
   /** The kernel ends the container for want of memory. */
   outOfMemory(name: string): Promise<void>
   /** Somebody deletes it. */
@@ -94,6 +104,10 @@ const NO_FAULTS: Faults = {
   refuse: () => null,
   watchResetMs: null,
   expired: () => false,
+  duplicated: () => false,
+  reordered: () => false,
+  slowMs: () => 0,
+  unanswered: () => false,
   protocol: 'v5.channel.k8s.io',
 }
 /** Resource, kind, group, whether it has a namespace. */
@@ -228,6 +242,12 @@ class KubernetesPeer implements Peer {
     }))
   }
 
+  unreadyNode(name: string) {
+    this.#lost.add(name)
+    for (const hang of this.#hangs.get(name) ?? []) hang()
+    this.#changePod(name, (status) => ({ ...status, conditions: [{ type: 'Ready', status: 'False' }] }))
+  }
+
   async deletePod(name: string) {
     const pod = this.pod(name)
     if (pod !== null) await this.#deletePod(pod.metadata.namespace ?? '', name, 0)
@@ -249,14 +269,18 @@ class KubernetesPeer implements Peer {
     const method = req.method ?? 'GET'
     this.paths.push(req.url ?? '')
     if (req.headers.authorization !== `Bearer ${TOKEN}`) throw new ApiFailure(401, 'Unauthorized', 'Unauthorized')
+    const slowMs = this.faults.slowMs()
+    if (slowMs > 0) await sleep(slowMs)
     const fault = this.faults.refuse({ method, path: url.pathname, exec: false })
     if (fault !== null) return sendFault(res, fault)
+    const unanswered = this.faults.unanswered()
     const known = discovery(url.pathname)
-    if (known !== null) return send(res, 200, known)
+    if (known !== null) return sendJson(res, 200, known)
     const target = parsePath(url.pathname)
     const verb = verbOf(method, target, url)
     this.#allow(verb, target)
     const { resource, namespace, name } = target
+    const send = unanswered ? () => void req.socket.destroy() : sendJson
     switch (verb) {
       case 'watch':
         return this.#watch(req, res, target, url)
@@ -334,6 +358,21 @@ class KubernetesPeer implements Peer {
     const missed = this.faults.expired() ? null : this.#store.since(from)
     res.writeHead(200, { 'content-type': 'application/json' })
     const line = (type: string, object: unknown) => res.write(`${JSON.stringify({ type, object })}\n`)
+    let held: StoreEvent | null = null
+    const tell = (event: StoreEvent) => {
+      if (held === null && this.faults.reordered()) {
+        held = event
+        setTimeout(release, 200)
+        return
+      }
+      line(event.type, event.object)
+      if (this.faults.duplicated()) line(event.type, event.object)
+      release()
+    }
+    const release = () => {
+      if (held !== null) line(held.type, held.object)
+      held = null
+    }
     if (missed === null) {
       line('ERROR', { kind: 'Status', code: 410, reason: 'Expired', message: `too old resource version: ${from}` })
       return void res.end()
@@ -341,8 +380,7 @@ class KubernetesPeer implements Peer {
     const take = (event: StoreEvent) => {
       const { metadata } = event.object
       const wanted = event.resource === resource && (namespace === '' || metadata.namespace === namespace)
-      if (wanted && fits(selector, metadata.labels) && (field === undefined || metadata.name === field))
-        line(event.type, event.object)
+      if (wanted && fits(selector, metadata.labels) && (field === undefined || metadata.name === field)) tell(event)
     }
     res.flushHeaders()
     for (const event of missed) take(event)
@@ -705,7 +743,7 @@ async function readBody(req: IncomingMessage): Promise<Buffer> {
   return Buffer.concat(chunks)
 }
 
-function send(res: ServerResponse, status: number, body: unknown): void {
+function sendJson(res: ServerResponse, status: number, body: unknown): void {
   res.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
 }
 
@@ -727,5 +765,5 @@ function sendFailure(res: ServerResponse, error: unknown): void {
   const { code, reason, message } =
     error instanceof ApiFailure ? error : new ApiFailure(500, 'InternalError', String(error))
   if (res.headersSent) return void res.destroy()
-  send(res, code, { kind: 'Status', apiVersion: 'v1', metadata: {}, status: 'Failure', code, reason, message })
+  sendJson(res, code, { kind: 'Status', apiVersion: 'v1', metadata: {}, status: 'Failure', code, reason, message })
 }
