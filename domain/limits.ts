@@ -40,6 +40,8 @@ export interface Limits {
   readonly maxTurnEventBytes: number
   /** Largest artifact or patch that an MCP answer holds in itself. */
   readonly inlineArtifactBytes: number
+  /** Between looks at a running turn's sandbox: one that is gone or stands still is noticed after twice this, and not much more. */
+  readonly sandboxLookMs: number
   /** The git gateway. */
   readonly maxRefUpdates: number
   readonly maxCommandBytes: number
@@ -82,6 +84,7 @@ export const DEFAULT_LIMITS: Limits = {
   maxTurnEvents: 20_000,
   maxTurnEventBytes: 32 * MB,
   inlineArtifactBytes: 512 * 1024,
+  sandboxLookMs: 20_000,
   maxRefUpdates: 5_000,
   maxCommandBytes: 4 * MB,
   maxPushBytes: 2048 * MB,

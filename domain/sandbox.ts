@@ -7,6 +7,11 @@ export interface SandboxRef {
   readonly id: string
 }
 
+/** A sandbox as its provider's own list has it; `createdAt` in epoch milliseconds, by the clock of whatever made it. */
+export interface ListedSandbox extends SandboxRef {
+  readonly createdAt: number
+}
+
 /** What a sandbox may use at most; null: no limit of hangar's. */
 export interface SandboxLimits {
   /** Processors, 0.5 is half of one. */
@@ -123,9 +128,10 @@ export interface Provider {
   describe(): Promise<{ readonly level: 'ok' | 'warning'; readonly text: string }>
   create(spec: SandboxSpec): Promise<SandboxPaths>
   paths(ref: SandboxRef): SandboxPaths
-  /** `paused`: resume it first; only `read` and `readFile` are answered meanwhile. */
+  /** `paused`: it stands still, by `pause` or by what `reason` says; only `read` and `readFile` are answered meanwhile. */
   inspect(ref: SandboxRef): Promise<{ readonly state: 'up' | 'paused' | 'gone'; readonly reason: string | null }>
-  list(): Promise<readonly SandboxRef[]>
+  /** All that this store has, made in full or not, whether a record names them or not. */
+  list(): Promise<readonly ListedSandbox[]>
   /** Returns when the run is claimed; a second call with the same key changes nothing. */
   start(ref: SandboxRef, turn: TurnStart): Promise<void>
   /** Output from the cursor on; waits up to `waitMs` when there is none yet and the run goes on. Repeatable. */

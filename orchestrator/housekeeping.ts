@@ -1,12 +1,14 @@
-/** What the server clears away by itself: pushed checkpoints that no session took within a day, long closed sessions, packs and objects. */
+/** What the server clears away by itself: sandboxes that no session has, pushed checkpoints that no session took within a day, long closed sessions, packs and objects. */
 import { messageOf } from '../domain/errors.ts'
 import { type RepoSlug, type SessionName, ZERO_OID } from '../domain/names.ts'
 import type { Clock, Log } from '../domain/ports.ts'
+import type { Provider } from '../domain/sandbox.ts'
 import { pruneOld, repackWhenMany } from '../gateway/git/maintenance.ts'
 import type { Repositories } from '../gateway/git/repositories.ts'
 import type { RefUpdate, Repository } from '../gateway/git/repository.ts'
 import { seenMove } from '../gateway/state/event-log.ts'
 import type { Index, IndexChange } from '../gateway/state/index.ts'
+import { destroyOrphans } from './orphans.ts'
 
 export interface Housekeeping {
   /** One round over all repos. */
@@ -17,6 +19,8 @@ export interface Housekeeping {
 export interface HousekeepingDeps {
   readonly repositories: Repositories
   readonly index: Index
+  /** Those whose sandboxes are looked through; none where a record could not be read, which may name any. */
+  readonly providers: readonly Provider[]
   /** Removes a session with its refs. */
   remove(name: SessionName): Promise<void>
   /** How long a closed session is kept; null: for ever. */
@@ -28,27 +32,34 @@ export interface HousekeepingDeps {
 /** How long a pushed checkpoint waits to be taken. */
 const INCOMING_LIFE_MS = 24 * 3_600_000
 const ROUND_MS = 3_600_000
+const ORPHANS_EVERY_MS = 5 * 60_000
+/** Longer than the record of a sandbox takes that is just being made. */
+const ORPHAN_AGE_MS = 10 * 60_000
 /** Looking for objects that nothing needs reads the whole history: once a week is often enough. */
 const PRUNE_EVERY_MS = 7 * 24 * 3_600_000
 const INCOMING = 'refs/hangar/incoming/'
 
-/** Sweeps once an hour until it is closed. */
+/** Sweeps once an hour until it is closed, sandboxes every five minutes. */
 export function createHousekeeping(deps: HousekeepingDeps): Housekeeping {
   let running = Promise.resolve()
-  const sweep = () => {
+  const queued = (round: () => Promise<void>) => {
     running = running
-      .then(() => sweepAll(deps))
+      .then(round)
       .catch((error: unknown) =>
         deps.log.warn({ error: messageOf(error) }, 'housekeeping failed; the next round tries again'),
       )
     return running
   }
-  const timer = setInterval(() => void sweep(), ROUND_MS)
-  timer.unref()
+  const sweep = () => queued(() => sweepAll(deps))
+  const timers = [
+    setInterval(() => void sweep(), ROUND_MS),
+    setInterval(() => void queued(() => destroyOrphans(deps, ORPHAN_AGE_MS)), ORPHANS_EVERY_MS),
+  ]
+  for (const timer of timers) timer.unref()
   return {
     sweep,
     close: async () => {
-      clearInterval(timer)
+      for (const timer of timers) clearInterval(timer)
       await running
     },
   }
@@ -56,6 +67,7 @@ export function createHousekeeping(deps: HousekeepingDeps): Housekeeping {
 
 async function sweepAll(deps: HousekeepingDeps): Promise<void> {
   await sweepSessions(deps)
+  await destroyOrphans(deps, ORPHAN_AGE_MS)
   for (const slug of await deps.repositories.list()) {
     try {
       const repo = await deps.repositories.open(slug)

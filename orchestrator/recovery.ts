@@ -1,13 +1,14 @@
 /** The start of a server on a store: what a crash left half-done is finished, taken up again, or removed. */
 import { messageOf } from '../domain/errors.ts'
 import type { SessionName } from '../domain/names.ts'
-import type { Log } from '../domain/ports.ts'
-import type { Provider, SandboxRef } from '../domain/sandbox.ts'
+import type { Clock, Log } from '../domain/ports.ts'
+import type { Provider } from '../domain/sandbox.ts'
 import type { Repositories } from '../gateway/git/repositories.ts'
 import type { Grants } from '../gateway/grants.ts'
 import type { Index, SessionEntry } from '../gateway/state/index.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import type { NameClaims } from './name-claims.ts'
+import { destroyOrphans } from './orphans.ts'
 import type { SessionControl } from './session-control.ts'
 import type { TurnRunner } from './turn-runner.ts'
 
@@ -21,6 +22,7 @@ export interface RecoveryDeps {
   readonly providers: readonly Provider[]
   /** Whether every record could be read: else a sandbox without a session may be that of an unreadable one. */
   readonly complete: boolean
+  readonly clock: Clock
   readonly log: Log
 }
 
@@ -39,7 +41,7 @@ export async function restoreGrants({
 export async function recover(deps: RecoveryDeps): Promise<void> {
   const sessions = (await deps.index.sessions.range()).map(([, entry]) => entry)
   await mendClaims(sessions, deps)
-  if (deps.complete) await destroyOrphans(sessions, deps)
+  if (deps.complete) await destroyOrphans(deps, 0)
   for (const { session } of sessions) {
     if (session.state === 'running') deps.runner.kick(session.name)
     // Not awaited: a turn of it may still have to be collected.
@@ -75,21 +77,6 @@ async function mendClaims(sessions: readonly SessionEntry[], deps: RecoveryDeps)
   }
   const names = new Set(claimed.map((claim) => claim.name))
   for (const { session, repo } of sessions) if (!names.has(session.name)) await deps.claims.claim(session.name, repo)
-}
-
-async function destroyOrphans(sessions: readonly SessionEntry[], deps: RecoveryDeps): Promise<void> {
-  const known = new Set(sessions.map((entry) => entry.session.sandbox?.id))
-  for (const provider of deps.providers)
-    for (const ref of await listed(provider, deps))
-      if (!known.has(ref.id)) await provider.destroy(ref).catch((error: unknown) => warn(deps, ref.id, error))
-}
-
-/** A provider whose engine is down keeps the server from nothing: its orphans wait for the next start. */
-async function listed(provider: Provider, deps: RecoveryDeps): Promise<readonly SandboxRef[]> {
-  return provider.list().catch((error: unknown) => {
-    warn(deps, provider.kind, error)
-    return []
-  })
 }
 
 function warn(deps: RecoveryDeps, what: string, error: unknown): void {

@@ -14,8 +14,6 @@ import { deadlineOf, runKeys, sandboxRef, type TurnAt, type TurnServices } from 
 import { startAgent } from './turn-prepare.ts'
 
 const WAIT_MS = 400
-/** Whether the sandbox is still there is asked so often, whatever its run says. */
-const INSPECT_MS = 20_000
 
 /**
  * Starts the agent where it is not running yet, follows it, and moves the turn to `collecting`. A conversation that the program refuses to
@@ -199,22 +197,46 @@ export async function followRun(at: TurnAt, run: FollowedRun, services: TurnServ
   }
 }
 
-/** Looks from time to time whether the sandbox is there: gives why not; one that is frozen is told of, once. */
+/**
+ * Looks from time to time whether the sandbox is there, whatever its run says: gives why not. One that stands still, or cannot be looked at, ends
+ * no turn, for it may go on: it is told of once, and the turn's record keeps a warning.
+ */
 function watchSandbox(at: TurnAt, ref: SandboxRef, services: TurnServices): () => Promise<string | null> {
   let asked = services.elapsed()
-  let frozen = false
+  let told = false
   return async () => {
-    if (services.elapsed() - asked < INSPECT_MS) return null
+    if (services.elapsed() - asked < services.limits.sandboxLookMs) return null
+    const found = await at.environment.provider
+      .inspect(ref)
+      .catch((error: unknown) => ({ state: 'unseen', reason: messageOf(error) }) as const)
     asked = services.elapsed()
-    const { state, reason } = await at.environment.provider.inspect(ref)
-    if (state === 'gone') return reason ?? 'it is not there any more'
-    if (state === 'paused' && !frozen) {
-      const message = `the sandbox is frozen${reason === null ? '' : `: ${reason}`}; its time goes on`
-      await services.events.append(at.name, at.number, [{ kind: 'error', scope: 'harness', fatal: false, message }])
+    if (found.state === 'gone') return found.reason ?? 'it is not there any more'
+    if (found.state === 'up') told = false
+    else if (!told) {
+      told = true
+      await tellStill(at, { state: found.state, reason: found.reason }, services)
     }
-    frozen = state === 'paused'
     return null
   }
+}
+
+async function tellStill(
+  at: TurnAt,
+  { state, reason }: { readonly state: 'paused' | 'unseen'; readonly reason: string | null },
+  services: TurnServices,
+): Promise<void> {
+  const what = state === 'paused' ? 'the sandbox stands still' : 'the sandbox cannot be looked at'
+  const message = services.redactor.text(`${what}${reason === null ? '' : `: ${reason}`}; the time of the turn goes on`)
+  await services.events.append(at.name, at.number, [{ kind: 'error', scope: 'harness', fatal: false, message }])
+  await services.records.move(at.name, async ({ session, turn }) => {
+    const current = await turn(at.number)
+    if (current.warnings.includes(message)) return null
+    return {
+      message: `turn ${at.number}: ${what}`,
+      session,
+      turns: [{ ...current, warnings: [...current.warnings, message] }],
+    }
+  })
 }
 
 async function lostWith(reason: string, streams: RunStreams): Promise<FollowedEnd> {

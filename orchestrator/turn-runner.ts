@@ -87,7 +87,7 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
   const runTurn = async (name: SessionName, number: number, signal: AbortSignal): Promise<void> => {
     while (!closing) {
       const turn = await services.records.turn(name, number)
-      if (turn.state === 'ended') return
+      if (turn.state === 'ended') return turn.error?.code === 'sandbox_lost' ? clearGone(name, services) : undefined
       try {
         await step(await turnAt(name, number, signal), turn)
       } catch (error) {
@@ -175,6 +175,22 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
       for (const { stop } of working.values()) stop.abort('closing')
       await Promise.allSettled([...working.values()].map(({ done }) => done))
     },
+  }
+}
+
+/** Ends what a sandbox that is gone has left behind; the session's next turn makes it anew. */
+async function clearGone(name: SessionName, services: TurnServices): Promise<void> {
+  const { session } = await services.records.get(name)
+  const ref = sandboxRef(session)
+  if (ref === null) return
+  const { provider } = services.environment(session.environment)
+  try {
+    if ((await provider.inspect(ref)).state === 'gone') await provider.destroy(ref)
+  } catch (error) {
+    services.log.warn(
+      { session: name, error: messageOf(error) },
+      'what a lost sandbox left behind could not be removed',
+    )
   }
 }
 

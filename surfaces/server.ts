@@ -326,12 +326,14 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       runner,
       providers: [...providers.values()],
       complete,
+      clock,
       log,
     })
     const housekeeping = keep(
       createHousekeeping({
         repositories,
         index,
+        providers: complete ? [...providers.values()] : [],
         remove: control.remove,
         closedSessionsMs: config.closedSessionsMs,
         clock,

@@ -198,9 +198,15 @@ class DockerProvider implements Provider {
     const volumes = await this.#ask('GET', '/volumes', { query: { filters }, once: true })
     if (containers.status !== 200) throw errors.sandboxFailed(`containers cannot be listed: ${refusal(containers)}`)
     if (volumes.status !== 200) throw errors.sandboxFailed(`volumes cannot be listed: ${refusal(volumes)}`)
-    const labelled = [...containers.body, ...(volumes.body.Volumes ?? [])] as { Labels?: Record<string, string> }[]
-    const ids = labelled.map(({ Labels }) => Labels?.[LABELS.sandbox]).filter((id) => id !== undefined)
-    return [...new Set(ids)].sort().map((id) => ({ provider: this.kind, id }))
+    const labelled = [...(volumes.body.Volumes ?? []), ...containers.body] as Labelled[]
+    const created = new Map<string, number>()
+    for (const { Labels, Created, CreatedAt } of labelled) {
+      const id = Labels?.[LABELS.sandbox]
+      // A container's own age counts, where there is one.
+      const at = Created === undefined ? Date.parse(CreatedAt ?? '') : Created * 1_000
+      if (id !== undefined) created.set(id, Number.isNaN(at) ? 0 : at)
+    }
+    return [...created].sort().map(([id, createdAt]) => ({ provider: this.kind, id, createdAt }))
   }
 
   async start(ref: SandboxRef, turn: TurnStart) {
@@ -406,6 +412,13 @@ async function isPodman(engine: Engine): Promise<boolean> {
 
 function needsRelay(spec: SandboxSpec): boolean {
   return spec.egress !== null || spec.gatewayUrl === RELAY_URL
+}
+
+/** A container has its age in seconds, a volume as a time in text. */
+interface Labelled {
+  readonly Labels?: Readonly<Record<string, string>> | null
+  readonly Created?: number
+  readonly CreatedAt?: string
 }
 
 const followerName = (ref: SandboxRef, key: string) => `${ref.id}/${key}`

@@ -83,6 +83,12 @@ export function isNodeLost({ status }: Pod): boolean {
   return status?.phase === 'Unknown' || status?.reason === 'NodeLost'
 }
 
+/** Whether its node was found not to be ready while the pod ran: then nothing answers for it, and in minutes it is evicted. */
+export function isNodeUnready({ status }: Pod): boolean {
+  const runs = status?.containerStatuses?.some(({ state }) => state?.running !== undefined) === true
+  return runs && status?.conditions?.some(({ type, status }) => type === 'Ready' && status === 'False') === true
+}
+
 /** Whether memory ran out, though the exit status may say otherwise. */
 export function outOfMemory(pod: Pod): boolean {
   return pod.status?.containerStatuses?.some(({ state }) => state?.terminated?.reason === 'OOMKilled') === true

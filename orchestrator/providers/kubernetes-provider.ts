@@ -8,17 +8,18 @@ import { type PodLink, podCommand, runCommand } from './kubernetes-exec.ts'
 import { blobId } from './kubernetes-frames.ts'
 import { installInPod } from './kubernetes-install.ts'
 import { POD_PATHS, podName, SANDBOX_ID, selectorOf } from './kubernetes-pod.ts'
-import { podState } from './kubernetes-pod-state.ts'
+import { isNodeUnready, podState } from './kubernetes-pod-state.ts'
 import { createPods, PERSIST_MS, type Pods, type PodsDeps } from './kubernetes-pods.ts'
 import { followTail, type RunTail } from './kubernetes-tail.ts'
 
 export interface PodProviderDeps extends PodsDeps {
   /** Directory of the scripts `hangar-agent` and `hangar-pod`. */
   readonly helperDir: string
+  /** Silence of a followed run after which its pod is taken to stand still; default 30 seconds. */
+  readonly silentMs?: number
 }
 
 export interface KubernetesProvider extends Provider {
-  list(): Promise<readonly (SandboxRef & { readonly createdAt: string })[]>
   /** Lets go of every connection; what runs in pods runs on. */
   close(): Promise<void>
 }
@@ -27,6 +28,8 @@ const KEY = /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/
 const ID = KEY
 const LIST_MS = 10_000
 const TAIL_IDLE_MS = 60_000
+/** Several frames' worth, and one new connection. */
+const SILENT_MS = 30_000
 
 /** A provider over a cluster; nothing is asked of it yet. */
 export function createPodProvider(deps: PodProviderDeps): KubernetesProvider {
@@ -119,9 +122,23 @@ class PodProvider implements KubernetesProvider {
     const name = podName(ref.id)
     const pod = await this.#pods.look(name)
     const state = pod === null ? null : podState(pod)
-    if (state?.kind === 'up') return { state: 'up', reason: null } as const
+    if (pod !== null && state?.kind === 'up') {
+      const silentMs = this.#silentMs(name)
+      if (silentMs < (this.#deps.silentMs ?? SILENT_MS)) return { state: 'up', reason: null } as const
+      const why = isNodeUnready(pod) ? `; its node ${pod.spec?.nodeName ?? ''} is not ready` : ''
+      const reason = `nothing has been heard from its pod for ${Math.round(silentMs / 1_000)} s${why}`
+      return { state: 'paused', reason } as const
+    }
     const gone = this.#pods.watch.endOf(name) ?? 'there is no pod of it'
     return { state: 'gone', reason: state?.kind === 'pending' ? state.why : gone } as const
+  }
+
+  /** How long the run that was heard of last has said nothing; one that no reader follows says nothing of the pod. */
+  #silentMs(name: string): number {
+    const silences = [...this.#tails]
+      .filter(([at, tail]) => at.startsWith(`${name}/`) && tail.idleMs() < SILENT_MS)
+      .map(([, tail]) => tail.silentMs())
+    return silences.length === 0 ? 0 : Math.min(...silences)
   }
 
   /** Empty, with a word in the log, while the API server is away: a server starts all the same. */
@@ -137,7 +154,7 @@ class PodProvider implements KubernetesProvider {
     return items.map(({ metadata }) => ({
       provider: this.kind,
       id: metadata.annotations?.[SANDBOX_ID] ?? '',
-      createdAt: metadata.creationTimestamp ?? '',
+      createdAt: Date.parse(metadata.creationTimestamp ?? '') || 0,
     }))
   }
 

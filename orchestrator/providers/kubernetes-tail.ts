@@ -13,6 +13,8 @@ export interface RunTail {
   }): Promise<TurnOutput>
   /** Milliseconds since a reader asked. */
   idleMs(): number
+  /** Milliseconds since anything was heard of the run; a frame comes every five seconds. */
+  silentMs(): number
   close(): void
 }
 
@@ -29,6 +31,7 @@ export function followTail(pod: PodLink, run: { readonly dir: string; readonly f
   let process: TurnProcess = { state: 'running' }
   let failure: unknown = null
   let heard = false
+  let heardAt = performance.now()
   let asked = performance.now()
   let wakeReader = () => {}
   let wakePump = () => {}
@@ -38,11 +41,14 @@ export function followTail(pod: PodLink, run: { readonly dir: string; readonly f
       err = frame.err.length === 0 ? err : Buffer.concat([err, frame.err])
       process = frame.process
       heard = true
+      heardAt = performance.now()
       wakeReader()
-      while (out.length + err.length > MAX_HELD_BYTES && !stop.signal.aborted)
+      while (out.length + err.length > MAX_HELD_BYTES && !stop.signal.aborted) {
         await new Promise<void>((resolve) => {
           wakePump = resolve
         })
+        heardAt = performance.now()
+      }
     }
   }
   pump().catch((error: unknown) => {
@@ -82,6 +88,7 @@ export function followTail(pod: PodLink, run: { readonly dir: string; readonly f
       return { ...given, next: start, process: drained ? process : { state: 'running' } }
     },
     idleMs: () => performance.now() - asked,
+    silentMs: () => (process.state === 'running' ? performance.now() - heardAt : 0),
     close: () => {
       stop.abort()
       wakePump()

@@ -17,6 +17,8 @@ export interface LocalSandbox {
   readonly uid: number | null
   readonly path: readonly string[]
   readonly mounts: readonly string[]
+  /** Epoch milliseconds; records of older releases have none. */
+  readonly createdAt?: number
   /** Its only way out, where its environment limits the network: the relay's sockets, and whether a proxy is among them. */
   readonly relay?: { readonly dir: string; readonly proxy: boolean } | null
   readonly limits?: SandboxLimits

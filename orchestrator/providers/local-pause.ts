@@ -30,6 +30,15 @@ export async function resumeSandbox(sandbox: LocalSandbox): Promise<void> {
   await rm(pausedFile(sandbox), { force: true })
 }
 
+/** Whether a supervisor of a run was stopped by somebody else than `pauseSandbox`: its run ends at no limit then. */
+export async function hasStoppedSupervisor(sandbox: LocalSandbox): Promise<boolean> {
+  for (const key of await readdir(join(sandbox.dir, 'turns')).catch(() => [])) {
+    const mark = await readMark(turnFiles(join(sandbox.dir, 'turns', key)))
+    if (mark !== null && (await isAlive(mark)) && /[Tt]/.test((await processState(mark.pid))?.state ?? '')) return true
+  }
+  return false
+}
+
 async function processesOf(sandbox: LocalSandbox): Promise<number[]> {
   const roots: number[] = []
   for (const key of await readdir(join(sandbox.dir, 'turns')).catch(() => [])) {

@@ -1,7 +1,8 @@
 /** The directory of a local sandbox: makes it, reads its record, removes it. */
-import { chmod, chown, copyFile, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { chmod, chown, copyFile, mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { errors } from '../../domain/errors.ts'
+import type { Clock } from '../../domain/ports.ts'
 import type { SandboxSpec } from '../../domain/sandbox.ts'
 import { type HostFacts, type Isolation, insidePaths, type LocalSandbox, userReaches } from './local-isolation.ts'
 import { reapScript } from './local-processes.ts'
@@ -22,6 +23,19 @@ export function sandboxDir(sandboxesDir: string, id: string): string {
 /** Ids of all sandboxes that have been made in full. */
 export async function listSandboxes(sandboxesDir: string): Promise<string[]> {
   return (await readSandboxes(sandboxesDir)).map(({ id }) => id).sort()
+}
+
+/** All directories of sandboxes with their age, also those that a crash left half-made. */
+export async function listDirectories(sandboxesDir: string): Promise<{ id: string; createdAt: number }[]> {
+  const names = (await readdir(sandboxesDir).catch(() => [])).filter((name) => ID.test(name)).sort()
+  const found = await Promise.all(
+    names.map(async (id) => {
+      const sandbox = await readSandbox(sandboxesDir, id)
+      const createdAt = sandbox?.createdAt ?? (await stat(sandboxDir(sandboxesDir, id)).catch(() => null))?.mtimeMs
+      return createdAt === undefined ? null : { id, createdAt }
+    }),
+  )
+  return found.filter((entry) => entry !== null)
 }
 
 async function readSandboxes(sandboxesDir: string): Promise<LocalSandbox[]> {
@@ -45,6 +59,7 @@ export async function makeSandbox(
     readonly isolation: Isolation
     readonly host: HostFacts
     readonly relay?: Pick<Relay, 'directoryFor'>
+    readonly clock: Clock
   },
   spec: SandboxSpec,
 ): Promise<LocalSandbox> {
@@ -74,7 +89,8 @@ export async function makeSandbox(
   const sandbox = { ...plain, uid: known === null ? await chooseUid(deps, plain) : known.uid }
   await layOut(sandbox, spec, deps.helperFile)
   const { uid, path, mounts, limits, relay } = sandbox
-  const record = { isolation, uid, path, mounts, limits, relay }
+  const createdAt = known?.createdAt ?? deps.clock.now()
+  const record = { isolation, uid, path, mounts, limits, relay, createdAt }
   await writeFile(join(dir, 'sandbox.json.tmp'), JSON.stringify(record), { mode: 0o600 })
   await rename(join(dir, 'sandbox.json.tmp'), join(dir, 'sandbox.json'))
   return sandbox

@@ -22,9 +22,17 @@ import {
   probeIsolation,
 } from './local-isolation.ts'
 import { type ControlGroups, notKept, oomFile, openControlGroups, SETTING_OF_LIMIT } from './local-limits.ts'
-import { isPaused, pauseSandbox, resumeSandbox } from './local-pause.ts'
-import { findProcesses, killFound, killSandbox, signalProcess } from './local-processes.ts'
-import { listSandboxes, makeSandbox, readSandbox, removeSandboxDir, sandboxDir, sweepGone } from './local-sandbox.ts'
+import { hasStoppedSupervisor, isPaused, pauseSandbox, resumeSandbox } from './local-pause.ts'
+import { findMarked, findProcesses, killFound, killSandbox, signalProcess } from './local-processes.ts'
+import {
+  listDirectories,
+  listSandboxes,
+  makeSandbox,
+  readSandbox,
+  removeSandboxDir,
+  sandboxDir,
+  sweepGone,
+} from './local-sandbox.ts'
 import type { Relay } from './relay.ts'
 import { RELAY_URL } from './relay-inside.ts'
 
@@ -116,6 +124,9 @@ class LocalProvider implements Provider {
       await this.#recover()
       const lacking = LIMITS.find((limit) => spec.limits[limit] !== null && !this.#limits.kept.includes(limit))
       if (lacking !== undefined) throw errors.sandboxFailed(notKept(lacking))
+      // What a removed directory has left behind may bear the very user that the new one gets.
+      if ((await readSandbox(this.#deps.sandboxesDir, spec.id)) === null)
+        await this.destroy({ provider: this.kind, id: spec.id })
       const sandbox = await makeSandbox({ ...this.#deps, isolation: this.#best, host: this.#host }, spec)
       if (sandbox.isolation === 'bubblewrap' && sandbox.uid === null && process.getuid?.() === 0)
         this.#deps.log.warn(
@@ -143,11 +154,14 @@ class LocalProvider implements Provider {
   async inspect(ref: SandboxRef) {
     const sandbox = await readSandbox(this.#deps.sandboxesDir, ref.id)
     if (sandbox === null) return { state: 'gone', reason: `there is no sandbox ${ref.id} on this host` } as const
-    return { state: (await isPaused(sandbox)) ? 'paused' : 'up', reason: null } as const
+    if (await isPaused(sandbox)) return { state: 'paused', reason: 'it was paused' } as const
+    if (await hasStoppedSupervisor(sandbox))
+      return { state: 'paused', reason: 'the process that supervises its run was stopped (SIGSTOP)' } as const
+    return { state: 'up', reason: null } as const
   }
 
   async list() {
-    return (await listSandboxes(this.#deps.sandboxesDir)).map((id) => ({ provider: this.kind, id }))
+    return (await listDirectories(this.#deps.sandboxesDir)).map((found) => ({ provider: this.kind, ...found }))
   }
 
   async start(ref: SandboxRef, turn: TurnStart) {
@@ -313,11 +327,12 @@ class LocalProvider implements Provider {
     if (sandbox !== null) {
       for (const key of await readdir(join(dir, 'turns')).catch(() => []))
         await this.#signalSupervisor(this.#turn(sandbox, key), 'SIGKILL')
-      // Whatever else names this sandbox on its command line: helper commands, alarms of a killed supervisor.
-      await killFound(() => findProcesses((pid) => isOfSandbox(pid, dir)))
-      await killSandbox(sandbox)
-      await this.#limits.remove(ref.id)
     }
+    // Whatever else names this sandbox: helper commands, alarms of a killed supervisor, all of one whose directory was removed.
+    await killFound(() => findProcesses((pid) => isOfSandbox(pid, dir)))
+    if (sandbox !== null) await killSandbox(sandbox)
+    else await killFound(() => findMarked(`HANGAR_SANDBOX=${ref.id}`))
+    await this.#limits.remove(ref.id)
     await removeSandboxDir(this.#deps.sandboxesDir, dir, ref.id)
   }
 

@@ -77,14 +77,17 @@ function fakeProvider(host: {
     describe: async () => ({ level: 'warning', text: 'a double for tests: it isolates nothing' }),
     paths,
     create: async (spec) => {
-      const sandbox = await makeSandbox({ ...host, isolation: 'none', host: createHostFacts() }, spec)
+      const sandbox = await makeSandbox(
+        { ...host, isolation: 'none', host: createHostFacts(), clock: { now: Date.now } },
+        spec,
+      )
       const known = boxes.get(spec.id)
       boxes.set(spec.id, { sandbox, createdAt: known?.createdAt ?? Date.now(), runs: known?.runs ?? new Map() })
       return paths({ provider: 'fake', id: spec.id })
     },
     inspect: async ({ id }) =>
       boxes.has(id) ? { state: 'up', reason: null } : { state: 'gone', reason: 'nobody knows where to' },
-    list: async () => [...boxes.keys()].map((id) => ({ provider: 'fake', id })),
+    list: async () => [...boxes].map(([id, { createdAt }]) => ({ provider: 'fake', id, createdAt })),
     start: async (ref, turn) => {
       const { sandbox, runs } = open(ref)
       if (!runs.has(turn.key)) runs.set(turn.key, begin(sandbox, turn))

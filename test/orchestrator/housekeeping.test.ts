@@ -1,5 +1,5 @@
 /** Pushed checkpoints that nobody takes go after a day, and not before. */
-import { readdirSync, utimesSync } from 'node:fs'
+import { mkdirSync, readdirSync, utimesSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { type Oid, parseRepoSlug, type RefName, ZERO_OID } from '../../domain/names.ts'
@@ -8,7 +8,11 @@ import { createRepositories } from '../../gateway/git/repositories.ts'
 import { openIndex } from '../../gateway/state/index.ts'
 import { createSigner } from '../../gateway/state/sign.ts'
 import { createHousekeeping } from '../../orchestrator/housekeeping.ts'
+import { createLocalProvider } from '../../orchestrator/providers/local.ts'
 import { SILENT, shell, temporaryDirectory } from '../stories/support.ts'
+import { createFakeHost } from './fake.ts'
+import { HELPER_DIR } from './kubernetes-subject.ts'
+import { sandboxSpec } from './provider-conformance.ts'
 
 const DAY_MS = 24 * 3_600_000
 
@@ -20,7 +24,15 @@ t.test('an incoming ref is deleted a day after it was first seen', async (t) => 
   const repositories = await createRepositories({ dataDir, signer, log: SILENT, clock })
   const index = await openIndex({ dir: join(dataDir, 'index'), log: SILENT })
   const remove = async () => {}
-  const housekeeping = createHousekeeping({ repositories, index, remove, closedSessionsMs: null, clock, log: SILENT })
+  const housekeeping = createHousekeeping({
+    repositories,
+    index,
+    providers: [],
+    remove,
+    closedSessionsMs: null,
+    clock,
+    log: SILENT,
+  })
   t.teardown(async () => {
     await housekeeping.close()
     await index.close()
@@ -48,6 +60,48 @@ t.test('an incoming ref is deleted a day after it was first seen', async (t) => 
   t.equal(await repo.refs.read(late), null)
 })
 
+t.test('a sandbox of no session goes when it is old enough, by every provider that answers', async (t) => {
+  const dataDir = temporaryDirectory(t)
+  let now = Date.now()
+  const clock = { now: () => now }
+  const signer = await createSigner({ keyFile: join(dataDir, 'key.asc'), clock })
+  const repositories = await createRepositories({ dataDir, signer, log: SILENT, clock })
+  const index = await openIndex({ dir: join(dataDir, 'index'), log: SILENT })
+  const helperFile = join(HELPER_DIR, 'hangar-agent')
+  const local = createLocalProvider({ sandboxesDir: join(dataDir, 'local'), helperFile, clock, log: SILENT })
+  const fake = createFakeHost({ dir: dataDir, helperFile }).provider()
+  const down = { ...fake, kind: 'down', list: async () => Promise.reject(new Error('the engine is away')) }
+  const housekeeping = createHousekeeping({
+    repositories,
+    index,
+    providers: [down, local, fake],
+    remove: async () => {},
+    closedSessionsMs: null,
+    clock,
+    log: SILENT,
+  })
+  t.teardown(async () => {
+    await housekeeping.close()
+    await index.close()
+    await repositories.close()
+  })
+  const ids = async () => [...(await local.list()), ...(await fake.list())].map(({ id }) => id)
+  await local.create(sandboxSpec({ id: 'sbx-orphan' }))
+  await local.create(sandboxSpec({ id: 'sbx-live' }))
+  await fake.create(sandboxSpec({ id: 'sbx-fake' }))
+  mkdirSync(join(dataDir, 'local', 'sbx-half'))
+  const session = { name: 'live', state: 'idle', updatedAt: now, sandbox: { id: 'sbx-live' } }
+  await index.batch([
+    { section: 'sessions', key: 'live', value: { logOid: '', repo: 'acme/app', session } },
+  ] as unknown as Parameters<typeof index.batch>[0])
+  await housekeeping.sweep()
+  t.strictSame(await ids(), ['sbx-half', 'sbx-live', 'sbx-orphan', 'sbx-fake'], 'one that may just be being made stays')
+  now += 11 * 60_000
+  await housekeeping.sweep()
+  t.strictSame(await ids(), ['sbx-live'])
+  await local.destroy({ provider: 'local', id: 'sbx-live' })
+})
+
 t.test('a session that was closed long ago goes; an open one and a younger one stay', async (t) => {
   const dataDir = temporaryDirectory(t)
   const now = Date.UTC(2026, 5, 1)
@@ -60,6 +114,7 @@ t.test('a session that was closed long ago goes; an open one and a younger one s
   const housekeeping = createHousekeeping({
     repositories,
     index,
+    providers: [],
     remove,
     closedSessionsMs: 30 * DAY_MS,
     clock,

@@ -108,6 +108,7 @@ export async function conformance(t: Test, name: string, subject: ConformanceSub
     const { provider } = subject
     const ref = (id: string) => ({ provider: provider.kind, id })
     const spec = sandboxSpec(subject.spec)
+    const begunAt = Date.now()
     const { id } = spec
     const paths = await provider.create(spec)
     const run = async (key: string, script: string, overrides: Partial<TurnStart> = {}) => {
@@ -126,7 +127,10 @@ export async function conformance(t: Test, name: string, subject: ConformanceSub
       t.equal(await sh('cat kept.txt; cat "$G"', { G: paths.grantFile }), 'kept\nhgs_renewed')
       await provider.create(spec)
       t.same(provider.paths(ref(id)), paths)
-      t.ok((await provider.list()).some((other) => other.id === id))
+      const listed = (await provider.list()).find((other) => other.id === id)
+      t.equal(listed?.provider, provider.kind)
+      // Engines count in seconds.
+      t.ok((listed?.createdAt ?? 0) > begunAt - 2_000 && (listed?.createdAt ?? 0) <= Date.now(), 'its age is known')
       t.equal((await provider.inspect(ref(id))).state, 'up')
     })
 

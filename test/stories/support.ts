@@ -16,6 +16,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Test } from 'tap'
 import { readConfig } from '../../domain/config.ts'
+import type { Limits } from '../../domain/limits.ts'
 import type { Log } from '../../domain/ports.ts'
 import { type HangarServer, type ServerOptions, startServer } from '../../surfaces/server.ts'
 
@@ -70,6 +71,8 @@ export interface HangarOptions {
   readonly server?: Pick<ServerOptions, 'mcp' | 'clock'>
   /** Where the server's log goes; default nowhere. */
   readonly log?: Log
+  /** Other limits than the default ones. */
+  readonly limits?: Partial<Limits>
 }
 
 /** A directory outside of the project (its own .git would be found from inside), removed at the end. */
@@ -86,7 +89,7 @@ export function removeTree(dir: string): void {
 export async function startHangar(t: Test, options: HangarOptions): Promise<Hangar> {
   const dir = temporaryDirectory(t)
   const env = serverEnvironment(dir, options)
-  const hangar = await open(dir, env, { ...options.server, log: options.log ?? SILENT })
+  const hangar = await open(dir, env, { ...options.server, log: options.log ?? SILENT, limits: options.limits ?? {} })
   t.teardown(() => hangar.close())
   return hangar
 }
@@ -119,10 +122,14 @@ export function serverEnvironment(dir: string, options: HangarOptions): Record<s
 async function open(
   dir: string,
   env: Record<string, string>,
-  more: Pick<ServerOptions, 'mcp' | 'clock' | 'reindex' | 'log'>,
+  {
+    limits,
+    ...more
+  }: Pick<ServerOptions, 'mcp' | 'clock' | 'reindex' | 'log'> & { readonly limits: Partial<Limits> },
 ): Promise<Hangar> {
+  const config = readConfig({ env })
   const server = await startServer({
-    config: readConfig({ env }),
+    config: { ...config, limits: { ...config.limits, ...limits } },
     cliFile: join(dir, 'config', 'hangar', 'cli.json'),
     ...more,
   })
@@ -146,7 +153,7 @@ async function open(
     restart: async (options = {}) => {
       await server.close()
       const listen = `127.0.0.1:${new URL(url).port}`
-      return open(dir, { ...env, HANGAR_LISTEN: listen }, { ...more, reindex: options.reindex === true })
+      return open(dir, { ...env, HANGAR_LISTEN: listen }, { ...more, limits, reindex: options.reindex === true })
     },
     close: () => server.close(),
   }
