@@ -122,10 +122,7 @@ export function serverEnvironment(dir: string, options: HangarOptions): Record<s
 async function open(
   dir: string,
   env: Record<string, string>,
-  {
-    limits,
-    ...more
-  }: Pick<ServerOptions, 'mcp' | 'clock' | 'reindex' | 'log'> & { readonly limits: Partial<Limits> },
+  { limits, ...more }: Pick<ServerOptions, 'mcp' | 'clock' | 'reindex' | 'log'> & { readonly limits: Partial<Limits> },
 ): Promise<Hangar> {
   const config = readConfig({ env })
   const server = await startServer({
