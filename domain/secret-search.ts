@@ -27,9 +27,9 @@ export interface SecretSearch {
 const MIN_VALUE = 10
 
 /** Each begins with a text of its own; the rest of the shape is looked at where that is found. */
-const SHAPES: readonly { start: string; rest: RegExp; what: string; kind: 'known' | 'likely' }[] = [
-  { start: 'hgt_', rest: /^[A-Za-z0-9]{43}(?![A-Za-z0-9])/, what: 'a token of hangar', kind: 'known' },
-  { start: 'hgs_', rest: /^[A-Za-z0-9]{43}(?![A-Za-z0-9])/, what: 'a grant of hangar', kind: 'known' },
+const SHAPES: readonly { start: string; rest: RegExp; what: string; kind: 'ours' | 'likely' }[] = [
+  { start: 'hgt_', rest: /^[A-Za-z0-9]{43}(?![A-Za-z0-9])/, what: 'a token of hangar', kind: 'ours' },
+  { start: 'hgs_', rest: /^[A-Za-z0-9]{43}(?![A-Za-z0-9])/, what: 'a grant of hangar', kind: 'ours' },
   ...['ghp_', 'gho_', 'ghu_', 'ghs_', 'ghr_'].map((start) => ({
     start,
     rest: /^[A-Za-z0-9]{36}(?![A-Za-z0-9])/,
@@ -50,13 +50,19 @@ const LONGEST_SHAPE = 128
 interface Pattern {
   readonly bytes: Buffer
   readonly what: string
-  readonly kind: 'known' | 'likely'
+  readonly kind: 'known' | 'ours' | 'likely'
   /** Judges what follows; null when the bytes are all of it. */
   readonly rest: RegExp | null
 }
 
-/** The search for these secrets in every form that masking knows, but base64 that is broken into lines. */
-export function createSecretSearch(secrets: readonly NamedSecret[]): SecretSearch {
+/**
+ * The search for these secrets in every form that masking knows, but base64 that is broken into lines. `isLive` tells of what has the shape
+ * of hangar's own tokens whether it opens anything here: an example in a test does not.
+ */
+export function createSecretSearch(
+  secrets: readonly NamedSecret[],
+  isLive: (secret: string) => boolean = () => false,
+): SecretSearch {
   const patterns = [
     ...secrets.flatMap(({ name, value }) => patternsOf(name, value.trim())),
     ...SHAPES.map(({ start, ...shape }): Pattern => ({ ...shape, bytes: Buffer.from(start) })),
@@ -71,10 +77,14 @@ export function createSecretSearch(secrets: readonly NamedSecret[]): SecretSearc
       let before = 0
       const look = (window: Buffer, until: number) => {
         for (const { at, index } of occurrences(window, until, table)) {
-          const { bytes, what, kind, rest } = patterns[index] as Pattern
+          const { bytes, what, rest, ...pattern } = patterns[index] as Pattern
           const after = at + bytes.length
-          if (rest !== null && !rest.test(window.toString('latin1', after, after + LONGEST_SHAPE))) continue
-          if (!found.has(what)) found.set(what, { what, kind, offset: before + at })
+          const shape = rest?.exec(window.toString('latin1', after, after + LONGEST_SHAPE))
+          if (shape === null) continue
+          const ours = pattern.kind === 'ours' && isLive(`${bytes.toString('latin1')}${shape?.[0] ?? ''}`)
+          const kind = pattern.kind === 'ours' ? (ours ? 'known' : 'likely') : pattern.kind
+          const key = `${kind} ${what}`
+          if (!found.has(key)) found.set(key, { what, kind, offset: before + at })
         }
       }
       return {

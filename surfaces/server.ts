@@ -171,7 +171,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
           fastForwardOnly: config.fastForwardOnly,
           branchOf: (caller) => branchSettings(config, index, caller),
         },
-        search: createSecretSearch(secrets),
+        search: createSecretSearch(secrets, (secret) => authenticate(secret) !== null),
         decided: audit.note,
         metrics,
         mirrored: (slug) => upstreams.of(slug) !== null,

@@ -7,13 +7,16 @@ import { type GitServer, startGitServer } from './git-server.ts'
 
 const VALUE = 'correct-horse/battery+staple'
 const GITHUB = `ghp_${'a1B2'.repeat(9)}`
+/** Two of hangar's own shape: one that opens something, and an example. */
+const LIVE = `hgs_${'c3D4'.repeat(10)}xyz`
+const EXAMPLE = `hgs_${'e5F6'.repeat(10)}xyz`
 const BRANCH = 'HEAD:refs/heads/hangar/csv-fix'
 const CHECKPOINT = 'HEAD:refs/hangar/sessions/csv-fix/checkpoint'
 
 async function start(t: Test, branch = {}): Promise<GitServer & { box: string }> {
   const s = await startGitServer(t.testdir(), {
     deps: {
-      search: createSecretSearch([{ name: 'NPM_TOKEN', value: VALUE }]),
+      search: createSecretSearch([{ name: 'NPM_TOKEN', value: VALUE }], (secret) => secret === LIVE),
       settings: {
         fastForwardOnly: ['main'],
         branchOf: async () => ({
@@ -253,4 +256,15 @@ t.test('a push of more objects than the cap is refused before they are read', as
   put(work, Object.fromEntries(Array.from({ length: 20 }, (_, n) => [`many/${n}`, `${n}`])))
   await commit(s, work, 'many')
   await refused(t, s, work, 'HEAD:refs/heads/main', /the push holds 23 objects, more than the 10 that are taken/)
+})
+
+t.test("what has the shape of hangar's own tokens is a secret of the server where it opens something", async (t) => {
+  const s = await start(t)
+  put(s.box, { 'example.txt': `${EXAMPLE}\n` })
+  await commit(s, s.box, 'an example')
+  await taken(t, s, s.box, CHECKPOINT, 'an example is no secret')
+  await refused(t, s, s.box, BRANCH, /example\.txt:1 holds a grant of hangar/)
+  put(s.box, { 'example.txt': `${EXAMPLE}\n${LIVE}\n` })
+  await commit(s, s.box, 'a live one')
+  await refused(t, s, s.box, CHECKPOINT, /example\.txt:\d holds a grant of hangar/)
 })
