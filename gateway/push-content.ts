@@ -260,10 +260,10 @@ async function trace(
   return traced
 }
 
-async function hadItBefore({ old }: CommitChange, { what }: SecretFound, options: ScanOptions): Promise<boolean> {
+async function hadItBefore({ old }: CommitChange, { what, kind }: SecretFound, options: ScanOptions): Promise<boolean> {
   if (old === ZERO_OID) return false
   const before = await scanObjects([old], options)
-  return before.hits.some(({ found }) => found.some((one) => one.what === what))
+  return before.hits.some(({ found }) => found.some((one) => one.what === what && one.kind === kind))
 }
 
 async function lineAt({ repo, quarantine }: ContentInput, oid: Oid, offset: number): Promise<number | null> {
