@@ -1,7 +1,7 @@
 /**
  * Runs git's own test scripts for smart HTTP against the gateway: `npm run test:git-suite`, or with names of scripts. The scripts come from a
  * checkout of git named by HANGAR_GIT_SOURCE, else from Debian's source package, and are never part of this repository. What does not
- * pass must stand in known.json with its reason; docs/git-suite.md is made from the two by `--docs`.
+ * pass must stand in known.json with its reason; all else is told, and fails the run. `--keep --verbose` keeps what the scripts said.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import {
