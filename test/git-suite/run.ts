@@ -116,7 +116,18 @@ function findSource(): string | null {
   const archive = readdirSync(dir).find((name) => /^git_.*\.orig\.tar\.\w+$/.test(name))
   if (archive === undefined || spawnSync('tar', ['-xf', archive], { cwd: dir }).status !== 0) return null
   const unpacked = readdirSync(dir).find((name) => existsSync(join(dir, name, 't', 'test-lib.sh')))
-  return unpacked === undefined ? null : join(dir, unpacked)
+  if (unpacked === undefined) return null
+  const patches = readdirSync(dir).find((name) => /\.debian\.tar\.\w+$/.test(name))
+  if (patches !== undefined) applyPatches(join(dir, unpacked), join(dir, patches))
+  return join(dir, unpacked)
+}
+
+/** Debian's git is not the original: its changes come with changes of the tests. */
+function applyPatches(source: string, archive: string): void {
+  if (spawnSync('tar', ['-xf', archive], { cwd: source }).status !== 0) return
+  const series = readFileSync(join(source, 'debian', 'patches', 'series'), 'utf8').split('\n')
+  for (const name of series.filter((line) => line !== '' && !line.startsWith('#')))
+    spawnSync('git', ['apply', '-p1', '--include=t/*', join('debian', 'patches', name)], { cwd: source })
 }
 
 function filesIn(dir: string): string[] {

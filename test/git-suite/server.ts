@@ -38,13 +38,14 @@ const server = createServer({ requestTimeout: 0 }, (req, res) => {
   res.once('finish', () =>
     appendFileSync(
       join(root, 'access.log'),
-      `"${req.method ?? ''} ${asked} HTTP/1.1" ${res.statusCode} ${res.socket?.bytesWritten ?? 1}\n`,
+      `127.0.0.1 - - "${req.method ?? ''} ${asked} HTTP/1.1" ${res.statusCode} ${res.socket?.bytesWritten ?? 1}\n`,
     ),
   )
   const found = /^\/(?:(auth|auth-push|auth-fetch)\/)?smart\/([^/]+?)(\.git)?\/(.*)$/.exec(asked)
   const [, guarded, name = '', suffix = '', rest = ''] = found ?? []
-  const dir = join(root, 'www', `${name}${suffix}`)
-  if (found === null || !existsSync(join(dir, 'HEAD'))) return void res.writeHead(404).end()
+  const at = join(root, 'www', `${name}${suffix}`)
+  const dir = [at, join(at, '.git')].find((one) => existsSync(join(one, 'HEAD')))
+  if (found === null || dir === undefined) return void res.writeHead(404).end()
   // The scripts make their repositories themselves, and look into them.
   if (!existsSync(join(repos, `${name}.git`))) symlinkSync(dir, join(repos, `${name}.git`))
   const pushes = /git-receive-pack/.test(rest)
