@@ -22,6 +22,7 @@ const LOSSES = Math.ceil(POINTS / 2)
 const OPERATIONS = 580
 const SEED = Number(process.env['HANGAR_KILL_SEED'] ?? randomBytes(3).readUIntBE(0, 3))
 const missing = whyNoPods()
+t.setTimeout(5_400_000)
 
 /** The faults of one life, the same for a seed as far as its requests come in the same order. */
 function faultPlan(seed: number): Partial<Faults> {

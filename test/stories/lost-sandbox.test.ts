@@ -13,6 +13,8 @@ case $(cat) in
 esac
 `
 
+t.setTimeout(300_000)
+
 interface Hung {
   readonly hangar: Hangar
   readonly dir: string
