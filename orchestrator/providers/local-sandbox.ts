@@ -1,4 +1,6 @@
 /** The directory of a local sandbox: makes it, reads its record, removes it. */
+import { createHash } from 'node:crypto'
+import { realpathSync } from 'node:fs'
 import { chmod, chown, copyFile, mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { errors } from '../../domain/errors.ts'
@@ -10,8 +12,10 @@ import type { Relay } from './relay.ts'
 import { RELAY_DIR, RELAY_PORTS, relayScript } from './relay-inside.ts'
 import { authorization, gitConfig } from './sandbox-git.ts'
 
-/** First of 100,000 user ids that sandboxes get, one each; above all that systems and containers hand out by themselves. */
+/** Users that sandboxes get, one each, begin here, above what systems hand out by themselves: each store on a host has 100,000 of its own. */
 const FIRST_UID = 500_000_001
+const UIDS_PER_STORE = 100_000
+const UID_RANGES = 15_000
 const ID = /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/
 
 /** A sandbox's directory. Throws `invalid_name` on an id that is no plain file name. */
@@ -96,6 +100,12 @@ export async function makeSandbox(
   return sandbox
 }
 
+/** By its place: all of a user's processes are ended with its sandbox, so no other store may give that user to one of its own. */
+function firstUid(sandboxesDir: string): number {
+  const place = createHash('sha256').update(realpathSync(sandboxesDir)).digest().readUInt32BE(0)
+  return FIRST_UID + (place % UID_RANGES) * UIDS_PER_STORE
+}
+
 /** A user of the sandbox's own, when the server may make one and that user reaches all that the sandbox needs; else null. */
 async function chooseUid(
   { sandboxesDir, host }: { readonly sandboxesDir: string; readonly host: HostFacts },
@@ -104,7 +114,7 @@ async function chooseUid(
   if (sandbox.isolation === 'none' || !host.canChangeUser()) return null
   const others = await readSandboxes(sandboxesDir)
   const taken = new Set(others.map((other) => other.uid))
-  let uid = FIRST_UID
+  let uid = firstUid(sandboxesDir)
   while (taken.has(uid)) uid++
   await chown(sandbox.dir, 0, uid)
   await chmod(sandbox.dir, 0o750)

@@ -218,3 +218,23 @@ t.test('it says what isolates and what does not', async (t) => {
   t.match(await make('uid').describe(), { level: 'warning' })
   t.match(await make('none').describe(), { level: 'warning', text: /install bubblewrap/ })
 })
+
+t.test(
+  'two stores on one host give out different users, so neither ends what runs for the other',
+  {
+    skip: missing.bubblewrap || missing.uid,
+  },
+  async (t) => {
+    const [one, other] = [make('bubblewrap', 'store-one'), make('bubblewrap', 'store-two')]
+    const [spec, second] = [sandboxSpec(), sandboxSpec()]
+    await one.create(spec)
+    await other.create(second)
+    const uid = (store: string, id: string) =>
+      (JSON.parse(readFileSync(join(base, store, id, 'sandbox.json'), 'utf8')) as { uid: number }).uid
+    t.not(uid('store-one', spec.id), uid('store-two', second.id))
+    await one.start(ref(spec.id), turn('1-1', 'sleep 1; echo whole'))
+    await other.destroy(ref(second.id))
+    t.match(await readToEnd(one, spec.id, '1-1'), { process: { state: 'exited', exitCode: 0 } })
+    await one.destroy(ref(spec.id))
+  },
+)
