@@ -31,12 +31,12 @@ export interface HandOverOptions {
 
 /**
  * Pushes a checkpoint of the checkout, hosting the repo first when the server does not know it and the user agrees; gives it to `use`,
- * and when that was taken, keeps it under a local ref as well.
+ * and when that was taken, keeps it under a local ref of the session that took it as well.
  */
 export async function handOver<T>(
   checkout: Checkout,
   options: HandOverOptions,
-  session: string,
+  sessionOf: (taken: T) => string | null,
   use: (handed: HandedOver) => Promise<T>,
 ): Promise<T> {
   // What cannot be carried is refused before anything is made on the server.
@@ -47,7 +47,8 @@ export async function handOver<T>(
     const ref = `refs/hangar/incoming/${randomBytes(8).toString('hex')}`
     await push({ ...options, checkout, repo, env: snapshot.env }, [`${snapshot.commit}:${ref}`])
     const taken = await use({ repo: repo.slug, commit: snapshot.commit })
-    await keepSnapshot(checkout, snapshot, sessionRefs(session).handed)
+    const session = sessionOf(taken)
+    if (session !== null) await keepSnapshot(checkout, snapshot, sessionRefs(session).handed)
     return taken
   })
 }

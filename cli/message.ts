@@ -1,8 +1,11 @@
 /** A message's options on the command line, and what they make of a request: context items, schema, budget. */
 import { statSync } from 'node:fs'
 import type { Command } from 'commander'
-import { collect, positiveNumber, readNamedFile, readStandardInput, wholeNumber } from './command.ts'
+import { findCheckout, matchRepo } from './checkout.ts'
+import { callJson } from './client.ts'
+import { type Context, collect, positiveNumber, readNamedFile, readStandardInput, wholeNumber } from './command.ts'
 import { usage } from './failure.ts'
+import type { Listed, WireRepo } from './wire.ts'
 
 /** Files beyond this are no attachments whatever the server's cap; its request has an end as well. */
 const MAX_FILE_BYTES = 64 * 1_048_576
@@ -127,4 +130,26 @@ function parseSchema(path: string): unknown {
     if (cause instanceof SyntaxError) throw usage(`--schema ${path} is not JSON: ${cause.message}`)
     throw cause
   }
+}
+
+/** How `--from-local` hands over what is here. */
+export function localOptions(context: Context, options: MessageOptions, repo: string | null) {
+  return {
+    server: context.server(),
+    output: context.output,
+    repo,
+    createRepo: options.createRepo === true,
+    mayAsk: true,
+  }
+}
+
+/** The repo that this checkout belongs to. Throws a usage failure where the server has none such. */
+export async function repoHere(context: Context): Promise<string> {
+  const { items } = await callJson<Listed<WireRepo>>(context.server(), { path: '/api/repos' })
+  const slug = matchRepo(findCheckout(context.cwd), items)
+  if (slug === null)
+    throw usage(
+      'no remote of this checkout names a repo of the server; name one with --repo, or hand your work over with --from-local',
+    )
+  return slug
 }

@@ -5,6 +5,7 @@ import { addAuditCommand } from './commands/audit.ts'
 import { addDemoCommand } from './commands/demo.ts'
 import { addDoctorCommand } from './commands/doctor.ts'
 import { addInboxCommand } from './commands/inbox.ts'
+import { addJobCommands } from './commands/job.ts'
 import { addMcpCommand } from './commands/mcp.ts'
 import { addRepoCommands } from './commands/repo.ts'
 import { addServeCommand } from './commands/serve.ts'
@@ -23,6 +24,7 @@ export function createProgram(): Command {
   addDemoCommand(program)
   addDoctorCommand(program)
   addSessionCommands(program)
+  addJobCommands(program)
   addInboxCommand(program)
   addMcpCommand(program)
   addRepoCommands(program)

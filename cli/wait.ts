@@ -14,6 +14,7 @@ const GRACE_SECONDS = 30
 
 interface Waited {
   readonly done: boolean
+  readonly state: string
   readonly turn: number
   readonly outcome: string | null
   readonly summary: string | null
@@ -53,13 +54,60 @@ export async function waitForEnd(context: Context, name: string, options: WaitOp
   }
 }
 
-async function ask(context: Context, name: string, options: WaitOptions): Promise<Waited> {
+export interface JobWaitOptions {
+  /** null: without end. */
+  readonly timeoutSeconds: number | null
+  /** Sessions of the job whose events are shown as they come. */
+  readonly live: readonly string[]
+}
+
+/** The same of a job: until it is at an end, or waits for a person. */
+export async function waitForJob(
+  context: Context,
+  id: string,
+  { timeoutSeconds, live }: JobWaitOptions,
+): Promise<ExitStatus> {
+  const stop = new AbortController()
+  const shown = context.output.json
+    ? []
+    : live.map((session) => showLive(context, session, null, stop.signal, live.length === 1 ? '' : `${session}: `))
+  try {
+    const waited = await ask(context, id, { turn: null, timeoutSeconds, live: live.length > 0, isJob: true })
+    return reportJob(context, id, waited)
+  } finally {
+    stop.abort()
+    await Promise.all(shown)
+  }
+}
+
+function reportJob(context: Context, id: string, waited: Waited): ExitStatus {
+  const { output } = context
+  const ended = waited.done && waited.state === 'succeeded'
+  if (output.json) output.data(`${JSON.stringify(waited, null, 2)}\n`)
+  else {
+    const colour = ended ? 'green' : JOB_WAITS.includes(waited.state) ? 'yellow' : 'red'
+    if (waited.done) output.say(`job ${id}: ${output.colour(waited.state.replace('_', ' '), colour)}`)
+    told(output, waited)
+  }
+  output.say(waited.hint)
+  if (!waited.done) return EXIT.timedOut
+  if (JOB_WAITS.includes(waited.state)) return EXIT.needsInput
+  return ended ? EXIT.done : EXIT.turnFailed
+}
+
+const JOB_WAITS: readonly string[] = ['needs_input', 'awaiting_approval']
+
+async function ask(
+  context: Context,
+  name: string,
+  options: WaitOptions & { readonly isJob?: boolean },
+): Promise<Waited> {
   const endsAt = options.timeoutSeconds === null ? Number.POSITIVE_INFINITY : Date.now() + options.timeoutSeconds * 1000
   const patience = createPatience({
     met: options.live,
     limitMs: patienceMs(context.env),
     until: endsAt,
-    again: `hangar session wait ${name}`,
+    again: `hangar ${options.isJob === true ? 'job' : 'session'} wait ${name}`,
     say: context.output.say,
   })
   let turn = options.turn
@@ -73,7 +121,7 @@ async function ask(context: Context, name: string, options: WaitOptions): Promis
         timeoutMs: (seconds + GRACE_SECONDS) * 1000,
       })
       patience.answered()
-      turn = waited.turn
+      if (options.isJob !== true) turn = waited.turn
       if (waited.done || Date.now() >= endsAt) return waited
       // A server that is stopping answers at once; it need not be asked in a tight loop.
       if (Date.now() - asked < 500) await new Promise((resolve) => setTimeout(resolve, 500))
@@ -83,7 +131,13 @@ async function ask(context: Context, name: string, options: WaitOptions): Promis
   }
 }
 
-async function showLive(context: Context, name: string, turn: number | null, signal: AbortSignal): Promise<void> {
+async function showLive(
+  context: Context,
+  name: string,
+  turn: number | null,
+  signal: AbortSignal,
+  prefix: string | null = null,
+): Promise<void> {
   const options = {
     name,
     since: 0,
@@ -91,14 +145,14 @@ async function showLive(context: Context, name: string, turn: number | null, sig
     // The one that asks for the end speaks of a server that is away, and gives up.
     patience: createPatience({ met: true, limitMs: Number.POSITIVE_INFINITY, again: '', say: () => {} }),
     until: (event: { kind: string; turn: number; [field: string]: unknown }) =>
-      event.kind === 'state' && event['state'] === 'ended' && event.turn === (turn ?? event.turn),
+      prefix === null && event.kind === 'state' && event['state'] === 'ended' && event.turn === (turn ?? event.turn),
   }
   const timeline = createTimeline(context.output)
   await followEvents(context.server(), options, (event) => {
     if (turn !== null && event.turn !== turn) return
-    for (const line of timeline.event(event)) context.output.say(line)
+    for (const line of timeline.event(event)) context.output.say(`${prefix ?? ''}${line}`)
   }).catch(() => {})
-  for (const line of timeline.end()) context.output.say(line)
+  for (const line of timeline.end()) context.output.say(`${prefix ?? ''}${line}`)
 }
 
 function report(context: Context, waited: Waited): ExitStatus {
@@ -115,6 +169,11 @@ function inWords(output: Output, waited: Waited): void {
   if (!waited.done) return
   const colour = waited.outcome === 'exited' ? 'green' : waited.outcome === 'needs_input' ? 'yellow' : 'red'
   output.say(`turn ${waited.turn}: ${output.colour((waited.outcome ?? '').replace('_', ' '), colour)}`)
+  told(output, waited)
+}
+
+function told(output: Output, waited: Waited): void {
+  if (!waited.done) return
   for (const warning of waited.warnings) output.say(`warning: ${printable(warning)}`)
   if (waited.result_error !== null) output.say(`no structured result: ${printable(waited.result_error)}`)
   if (waited.summary !== null) output.data(`${printable(waited.summary)}\n`)

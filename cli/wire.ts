@@ -57,6 +57,54 @@ export interface WireSession {
   readonly updated_at: string
 }
 
+interface WireVerification {
+  readonly command: string
+  readonly passed: boolean | null
+  readonly exit_code: number | null
+  readonly seconds: number | null
+  readonly log_tail: string
+}
+
+export interface WireJob {
+  readonly id: string
+  readonly repo: string
+  readonly state: string
+  readonly state_reason: string | null
+  readonly instructions: string
+  readonly requester: string | null
+  readonly session: string | null
+  readonly attempts: readonly {
+    readonly attempt: number
+    readonly session: string
+    readonly state: string
+    readonly outcome: string | null
+    readonly verification: WireVerification | null
+    readonly diff: { readonly files: number; readonly insertions: number; readonly deletions: number } | null
+    readonly rank: number | null
+    readonly reason: string | null
+    readonly branch: string
+  }[]
+  readonly verification: WireVerification | null
+  readonly delivery: {
+    readonly branch: string
+    readonly commit: string
+    readonly pushed: boolean
+    readonly pull_request_url: string | null
+  } | null
+  readonly result: {
+    readonly summary: string | null
+    readonly data: unknown
+    readonly error: string | null
+    readonly artifacts: readonly WireArtifact[]
+  } | null
+  readonly needs_input: string | null
+  readonly question_options: readonly string[]
+  readonly warnings: readonly string[]
+  readonly usage: WireUsage
+  readonly timeline: readonly { readonly at: string; readonly state: string; readonly text: string }[]
+  readonly updated_at: string
+}
+
 export interface WireInboxItem {
   readonly kind: 'question' | 'approval'
   readonly ref: string

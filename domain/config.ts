@@ -39,7 +39,13 @@ export const SETTINGS = [
     path: 'queue.max_running',
     schema: Type.Integer({ minimum: 1 }),
     default: 8,
-    doc: 'Turns that run at once; the others wait in order.',
+    doc: 'Turns that run at once; the others wait. A free place goes to the requester who has the fewest, then to who has waited longest.',
+  },
+  {
+    path: 'queue.max_running_per_repo',
+    schema: Type.Integer({ minimum: 1 }),
+    default: 4,
+    doc: 'Turns that run at once in one repo.',
   },
   {
     path: 'budget.max_minutes',
@@ -239,6 +245,7 @@ export interface Config {
   readonly port: number
   readonly publicUrl: string | null
   readonly maxRunning: number
+  readonly maxRunningPerRepo: number
   readonly limits: Limits
   /** Patterns of branches and tags that only grow. */
   readonly fastForwardOnly: readonly string[]
@@ -292,6 +299,7 @@ export function readConfig(sources: ConfigSources): Config {
     port: Number(listen.slice(colon + 1)),
     publicUrl: (values.get('public_url') as string | null)?.replace(/\/+$/, '') ?? null,
     maxRunning: number('queue.max_running'),
+    maxRunningPerRepo: number('queue.max_running_per_repo'),
     limits: {
       ...DEFAULT_LIMITS,
       maxPatchBytes: number('exchange.max_patch_mb') * MB,

@@ -76,6 +76,11 @@ export const EnvironmentShape = Type.Object(
     max_file_mb: Type.Optional(Positive),
     max_changed_files: Type.Optional(Type.Integer({ minimum: 1 })),
     fast_forward_only: Type.Optional(Type.Boolean()),
+    verify: Type.Optional(Type.String({ pattern: '^[^\\0]+$', description: 'A shell command.' })),
+    verify_retries: Type.Optional(Type.Integer({ minimum: 0, maximum: 10 })),
+    judge: Type.Optional(Type.String({ minLength: 1 })),
+    stop_at_first_pass: Type.Optional(Type.Boolean()),
+    draft_pull_requests: Type.Optional(Type.Boolean()),
   },
   strict,
 )
@@ -194,6 +199,31 @@ export const ENVIRONMENT_SETTINGS = [
     default: '`false`',
     doc: 'Whether the branch of a session only grows: rewritten commits are refused.',
   },
+  {
+    path: 'verify',
+    default: 'none',
+    doc: "A shell command that verifies the work of jobs: it is run in the checkout after the agent, without the agent's secrets, for as long as a turn may run. A job may bring its own, and a repo's `.hangar/environment.json` may name one where this is not set.",
+  },
+  {
+    path: 'verify_retries',
+    default: '`1`',
+    doc: 'How often a failing verification is given back to the agent, with the end of its output, before the job fails.',
+  },
+  {
+    path: 'judge',
+    default: 'none',
+    doc: 'best_of_n: what a judge is to look at. With it, a turn of the same agent program ranks the attempts that pass their verification; without, the smallest difference wins.',
+  },
+  {
+    path: 'stop_at_first_pass',
+    default: '`false`',
+    doc: 'best_of_n: whether the first attempt that passes its verification is taken, and those still at work are stopped.',
+  },
+  {
+    path: 'draft_pull_requests',
+    default: '`true`',
+    doc: 'Whether pull requests of jobs are opened as drafts.',
+  },
 ] as const
 
 /** How an agent program is run; which of these count depends on the harness. */
@@ -232,6 +262,18 @@ export interface Environment {
   readonly forward: ForwardMode
   readonly budget: Budget
   readonly branch: BranchSettings
+  readonly jobs: JobSettings
+}
+
+/** How the work of jobs is verified, ranked and delivered. */
+export interface JobSettings {
+  /** null: none, unless the job or the repo names one. */
+  readonly verify: string | null
+  readonly verifyRetries: number
+  /** What a judge of several attempts is to look at; null: there is no judge. */
+  readonly judge: string | null
+  readonly stopAtFirstPass: boolean
+  readonly draftPullRequests: boolean
 }
 
 /** What is asked of the commits that a session's sandbox pushes to its branch. */
@@ -286,6 +328,13 @@ export function environmentsOf(
           maxFileBytes: (shape.max_file_mb ?? 100) * MB,
           maxChangedFiles: shape.max_changed_files ?? 50_000,
           fastForwardOnly: shape.fast_forward_only ?? false,
+        },
+        jobs: {
+          verify: shape.verify ?? null,
+          verifyRetries: shape.verify_retries ?? 1,
+          judge: shape.judge ?? null,
+          stopAtFirstPass: shape.stop_at_first_pass ?? false,
+          draftPullRequests: shape.draft_pull_requests ?? true,
         },
       },
     ]),

@@ -6,6 +6,8 @@ type Brand<T extends string> = string & { readonly [brand]: T }
 
 /** A session's name: `[a-z0-9][a-z0-9-]{0,62}`; one path component, so that branches of sessions never nest. */
 export type SessionName = Brand<'SessionName'>
+/** A job's id: `job-` and 10 base32 characters; its session has the same name, its attempts `<id>-<k>`. */
+export type JobId = Brand<'JobId'>
 /** A repo's slug, `owner/name`. */
 export type RepoSlug = Brand<'RepoSlug'>
 /** A full SHA-1 object id: 40 lower-case hex digits. */
@@ -20,17 +22,60 @@ export const ZERO_OID = '0'.repeat(40) as Oid
 export const EMPTY_TREE = '4b825dc642cb6eb9a060e54bf8d69288fbee4904' as Oid
 
 const SESSION = /^[a-z0-9][a-z0-9-]{0,62}$/
+const JOB = /^job-[a-z2-7]{10}$/
 const SLUG_PART = /^[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*$/
 
-/** Parses a session's name. Names that begin with `job-` belong to jobs. Throws `invalid_name`. */
+/** Parses the name of a session, of a job too. Throws `invalid_name`. */
 export function parseSessionName(text: string): SessionName {
   if (!SESSION.test(text))
     throw errors.invalidName(
       `session name ${JSON.stringify(text.slice(0, 80))}: use 1 to 63 of a-z, 0-9 and -, beginning with a letter or digit`,
     )
-  if (text.startsWith('job-'))
-    throw errors.invalidName(`session name ${text}: names beginning with job- belong to jobs`)
   return text as SessionName
+}
+
+/** Parses a name that somebody gives to a session: those that begin with `job-` belong to jobs. Throws `invalid_name`. */
+export function parseNewSessionName(text: string): SessionName {
+  if (text.startsWith('job-'))
+    throw errors.invalidName(`session name ${text}: names beginning with job- belong to jobs; choose another name`)
+  return parseSessionName(text)
+}
+
+/** Parses a job's id. Throws `invalid_name`. */
+export function parseJobId(text: string): JobId {
+  if (!isJobId(text))
+    throw errors.invalidName(
+      `job ${JSON.stringify(text.slice(0, 80))}: an id is job- and 10 of a-z and 2-7, as hangar job list shows it`,
+    )
+  return text
+}
+
+/** Whether the text is a job's id. */
+export function isJobId(text: string): text is JobId {
+  return JOB.test(text)
+}
+
+const BASE32 = 'abcdefghijklmnopqrstuvwxyz234567'
+
+/** The id of 10 base32 characters that 7 or more bytes give. */
+export function jobIdOf(bytes: Uint8Array): JobId {
+  let bits = 0n
+  for (const byte of bytes.subarray(0, 7)) bits = (bits << 8n) | BigInt(byte)
+  let text = ''
+  for (let at = 0; at < 10; at++) text += BASE32[Number((bits >> BigInt(5 * at)) & 31n)]
+  return `job-${text}` as JobId
+}
+
+/** The job that a session works for, by its name, and which attempt of several it is (null: the only one); null where it works for none. */
+export function jobOf(session: SessionName): { readonly id: JobId; readonly attempt: number | null } | null {
+  const [, id, attempt] = /^(job-[a-z2-7]{10})(?:-(\d+))?$/.exec(session) ?? []
+  if (id === undefined) return null
+  return { id: id as JobId, attempt: attempt === undefined ? null : Number(attempt) }
+}
+
+/** The session of a job's only attempt (`attempt` null), or of one of several. */
+export function jobSession(id: JobId, attempt: number | null): SessionName {
+  return (attempt === null ? id : `${id}-${attempt}`) as unknown as SessionName
 }
 
 /** Parses a slug `owner/name` of letters, digits, `-`, `_` and single inner dots. Throws `invalid_name`. */

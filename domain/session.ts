@@ -37,6 +37,8 @@ export interface SessionRecord {
   readonly harness: string
   readonly environment: string
   readonly parent: SessionName | null
+  /** Of a job's session: the command that verifies each turn, where the job was submitted with one; absent or null: its environment's. */
+  readonly verify?: string | null
   readonly conversation: SessionConversation | null
   readonly budget: Budget
   readonly sandbox: SessionSandbox | null
@@ -71,6 +73,19 @@ export interface TurnRepair {
   readonly failure: string | null
 }
 
+/** A verification of a turn's work: a command in its sandbox, after the agent. */
+export interface Verification {
+  readonly command: string
+  readonly startedAt: number
+  /** null while it runs. */
+  readonly passed: boolean | null
+  /** null while it runs, and where it was stopped. */
+  readonly exitCode: number | null
+  readonly seconds: number | null
+  /** The end of what it printed, redacted. */
+  readonly logTail: string
+}
+
 export interface TurnRecord {
   readonly turn: number
   readonly message: string
@@ -90,6 +105,8 @@ export interface TurnRecord {
   readonly repairUsage: Usage | null
   /** The one repair of a missing or invalid result. */
   readonly repair: TurnRepair | null
+  /** Of a job's turn, when its agent ended well; absent from records made before there were jobs. */
+  readonly verification?: Verification | null
   /** The commit that the hand-over asked for; null when nothing was handed over. */
   readonly requestedCommit: Oid | null
   /** The commit that the turn really started on. */

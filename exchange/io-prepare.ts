@@ -7,13 +7,15 @@ import type { Attachment } from './intake.ts'
 export interface TurnInput {
   readonly turn: number
   readonly prompt: string
+  /** Of the attachments under `$HANGAR_IO`, with a slash at its end unless it is that itself. */
+  readonly folder: string
   readonly attachments: readonly Attachment[]
   readonly outputSchema: unknown
 }
 
 /** What earlier turns left in `$HANGAR_IO`, for a fresh sandbox: their attachments, and the newest of each artifact. */
 export interface EarlierIo {
-  readonly attachments: readonly { readonly turn: number; readonly name: string; readonly content: Uint8Array }[]
+  readonly attachments: readonly { readonly path: string; readonly content: Uint8Array }[]
   readonly artifacts: readonly { readonly path: string; readonly content: Uint8Array }[]
 }
 
@@ -21,20 +23,19 @@ export interface EarlierIo {
 export function earlierTar({ attachments, artifacts }: EarlierIo): Readable | null {
   if (attachments.length + artifacts.length === 0) return null
   const tar = pack()
-  for (const { turn, name, content } of attachments)
-    tar.entry({ name: `${IO.in}/${turn}/${name}`, mode: 0o644 }, Buffer.from(content))
+  for (const { path, content } of attachments) tar.entry({ name: path, mode: 0o644 }, Buffer.from(content))
   for (const { path, content } of artifacts)
     tar.entry({ name: `${IO.artifacts}/${path}`, mode: 0o644 }, Buffer.from(content))
   tar.finalize()
   return Readable.from(tar as AsyncIterable<Uint8Array>)
 }
 
-/** A tar to unpack in `$HANGAR_IO`: `in/<turn>/…`, `PROMPT.md`, and `output-schema.json` when there is one. */
+/** A tar to unpack in `$HANGAR_IO`: `in/<turn>/`, the attachments, `PROMPT.md`, and `output-schema.json` when there is one. */
 export function inputTar(input: TurnInput): Readable {
   const tar = pack()
   tar.entry({ name: `${IO.in}/${input.turn}/`, type: 'directory', mode: 0o755 })
   for (const { name, content } of input.attachments)
-    tar.entry({ name: `${IO.in}/${input.turn}/${name}`, mode: 0o644 }, Buffer.from(content))
+    tar.entry({ name: `${input.folder}${name}`, mode: 0o644 }, Buffer.from(content))
   tar.entry({ name: IO.prompt, mode: 0o644 }, input.prompt)
   if (input.outputSchema !== null) tar.entry({ name: IO.schema, mode: 0o644 }, schemaText(input.outputSchema))
   tar.finalize()

@@ -23,6 +23,8 @@ export interface HousekeepingDeps {
   readonly providers: readonly Provider[]
   /** Removes a session with its refs. */
   remove(name: SessionName): Promise<void>
+  /** Removes jobs that ended long ago, with their sessions. */
+  sweepJobs(): Promise<void>
   /** How long a closed session is kept; null: for ever. */
   readonly closedSessionsMs: number | null
   readonly clock: Clock
@@ -67,6 +69,7 @@ export function createHousekeeping(deps: HousekeepingDeps): Housekeeping {
 
 async function sweepAll(deps: HousekeepingDeps): Promise<void> {
   await sweepSessions(deps)
+  await deps.sweepJobs()
   await destroyOrphans(deps, ORPHAN_AGE_MS)
   for (const slug of await deps.repositories.list()) {
     try {

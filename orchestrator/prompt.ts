@@ -1,13 +1,14 @@
 /** What an agent is told: the message, what came with it, and how to hand things back. */
-import { IO } from '../domain/hangar-io.ts'
+import { attachmentFolder, IO } from '../domain/hangar-io.ts'
+import type { SessionName } from '../domain/names.ts'
 import type { TurnRecord } from '../domain/session.ts'
 import { schemaText } from '../exchange/io-prepare.ts'
 
 /** The prompt of a turn, in Markdown. */
-export function promptOf(turn: TurnRecord): string {
+export function promptOf(turn: TurnRecord, session: SessionName): string {
   return [
     turn.message.trim(),
-    section('Attached', attached(turn)),
+    section('Attached', attached(turn, session)),
     section('Handing things back', HANDING_BACK),
     turn.outputSchema === null ? '' : section('Structured result', resultText(turn.outputSchema)),
   ]
@@ -20,7 +21,7 @@ const MAX_HANDED_CHARACTERS = 40_000
 const MAX_PART_CHARACTERS = 4_000
 
 /** The prompt of a turn whose agent does not know what was said before: the turns so far in short, the newest whole, then its own. */
-export function handOffPromptOf(turn: TurnRecord, turns: readonly TurnRecord[]): string {
+export function handOffPromptOf(turn: TurnRecord, turns: readonly TurnRecord[], session: SessionName): string {
   const parts: string[] = []
   let left = MAX_HANDED_CHARACTERS
   for (const before of turns.filter((other) => other.turn < turn.turn).reverse()) {
@@ -40,7 +41,7 @@ export function handOffPromptOf(turn: TurnRecord, turns: readonly TurnRecord[]):
   const before = `You go on with work that another conversation began; the working tree is as it was left. What was said and done so far:
 
 ${parts.join('\n\n')}`
-  return `${section('So far', before)}\n\n${section('Now', promptOf(turn))}`
+  return `${section('So far', before)}\n\n${section('Now', promptOf(turn, session))}`
 }
 
 /** The prompt of a repair: the same conversation, only the result. */
@@ -71,8 +72,8 @@ The command hangar-agent hands everything else back:
 - hangar-agent checkpoint                                  saves your work so far (done for you at the end)
 They write plain files under $HANGAR_IO, which you may write yourself: ${IO.summary}, ${IO.result}, ${IO.question}, ${IO.progress}, ${IO.artifacts}/.`
 
-function attached(turn: TurnRecord): string {
-  const files = turn.attachments.map((name) => `- $HANGAR_IO/${IO.in}/${turn.turn}/${name}`)
+function attached(turn: TurnRecord, session: SessionName): string {
+  const files = turn.attachments.map((name) => `- $HANGAR_IO/${attachmentFolder(session, turn.turn)}${name}`)
   const urls = turn.urls.map((url) => `- ${url}`)
   return [...files, ...urls].join('\n')
 }

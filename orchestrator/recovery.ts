@@ -42,12 +42,28 @@ export async function recover(deps: RecoveryDeps): Promise<void> {
   const sessions = (await deps.index.sessions.range()).map(([, entry]) => entry)
   await mendClaims(sessions, deps)
   if (deps.complete) await destroyOrphans(deps, 0)
+  for (const name of await inOrder(sessions, deps)) deps.runner.kick(name)
   for (const { session } of sessions) {
-    if (session.state === 'running') deps.runner.kick(session.name)
     // Not awaited: a turn of it may still have to be collected.
     if (session.state === 'closed' && session.sandbox !== null)
       deps.control.close(session.name).catch((error: unknown) => warn(deps, session.name, error))
   }
+}
+
+/** The sessions that have something to do: first those whose agent runs and has its place already, then as their messages came. */
+async function inOrder(sessions: readonly SessionEntry[], { index }: RecoveryDeps): Promise<SessionName[]> {
+  const waiting: { readonly name: SessionName; readonly isBegun: boolean; readonly at: number }[] = []
+  for (const { session } of sessions) {
+    if (session.state !== 'running') continue
+    const turns = (await index.turns.range({ prefix: `${session.name}/` })).map(([, turn]) => turn)
+    const next = turns.find((turn) => turn.state !== 'ended')
+    waiting.push({
+      name: session.name,
+      isBegun: next !== undefined && next.state !== 'queued',
+      at: next?.createdAt ?? 0,
+    })
+  }
+  return waiting.sort((a, b) => Number(b.isBegun) - Number(a.isBegun) || a.at - b.at).map(({ name }) => name)
 }
 
 function restoreGrant({ session, repo }: SessionEntry, grants: Grants): void {

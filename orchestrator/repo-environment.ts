@@ -14,12 +14,13 @@ const Shape = Type.Object(
   {
     setup: Type.Optional(Type.String({ pattern: '^[^\\0]+$', maxLength: 16_384 })),
     env: Type.Optional(VariablesShape),
+    verify: Type.Optional(Type.String({ pattern: '^[^\\0]+$', maxLength: 16_384 })),
   },
   { additionalProperties: false },
 )
 
 /**
- * The environment with what the repo adds at the commit: a set-up where the server has none, and variables that the server does not set.
+ * The environment with what the repo adds at the commit: a set-up and a verification where the server has none, and variables that the server does not set.
  * A file that cannot be taken adds nothing but a warning for the turn.
  */
 export async function withRepoEnvironment(
@@ -33,11 +34,12 @@ export async function withRepoEnvironment(
   try {
     if (file.size > MAX_BYTES) throw new Error(`it has ${file.size} bytes, and may have ${MAX_BYTES}`)
     const text = (await repo.objects.read(file.oid))?.body.toString('utf8') ?? ''
-    const { setup, env } = parseShape(Shape, JSON.parse(text), 'it')
+    const { setup, env, verify } = parseShape(Shape, JSON.parse(text), 'it')
     return {
       ...environment,
       setup: environment.setup ?? setup ?? null,
       env: { ...env, ...environment.env },
+      verify: environment.verify ?? verify ?? null,
     }
   } catch (error) {
     return {

@@ -1,6 +1,6 @@
 /** What a run writes, taken in as events: its two outputs, the agent's progress, and the log that some programs keep beside. */
 
-import { IO, sessionIoDirectory } from '../domain/hangar-io.ts'
+import { IO, ioDirectory } from '../domain/hangar-io.ts'
 import type { AskedQuestion, HarnessEnd, HarnessParser, ParserStart, RunExit } from '../domain/harness.ts'
 import { type RunEventBody, sumUsage, type Usage } from '../domain/run-event.ts'
 import type { SandboxRef, TurnCursor } from '../domain/sandbox.ts'
@@ -162,7 +162,7 @@ async function savedCursors(at: TurnAt, run: string, services: TurnServices): Pr
 }
 
 function progressPath(at: TurnAt, ref: SandboxRef): string {
-  return `${sessionIoDirectory(at.environment.provider.paths(ref).home, at.name)}/${IO.progress}`
+  return `${ioDirectory(at.environment.provider.paths(ref).home, at.name)}/${IO.progress}`
 }
 
 /** Where the log beside the output is, once there is one; null where the program keeps none. */

@@ -1,7 +1,7 @@
 /** hangar-agent in a sandbox: the variables it runs with, the checkpoint it makes, and what it says. */
 import { errors } from '../domain/errors.ts'
-import { conversationDirectory, IO, sessionIoDirectory } from '../domain/hangar-io.ts'
-import { type Oid, parseOid, workBranch } from '../domain/names.ts'
+import { conversationDirectory, IO, ioDirectory } from '../domain/hangar-io.ts'
+import { jobOf, type Oid, parseOid, workBranch } from '../domain/names.ts'
 import type { SandboxPaths, SandboxRef } from '../domain/sandbox.ts'
 import type { SessionRecord, TurnRecord } from '../domain/session.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
@@ -39,7 +39,8 @@ export function turnEnvironment(
   turn: TurnRecord,
   paths: SandboxPaths,
 ): Record<string, string> {
-  const io = sessionIoDirectory(paths.home, at.name)
+  const io = ioDirectory(paths.home, at.name)
+  const job = jobOf(at.name)
   const author = { name: 'hangar agent', email: `${at.name}@hangar.invalid` }
   return {
     GIT_AUTHOR_NAME: author.name,
@@ -49,6 +50,7 @@ export function turnEnvironment(
     ...at.environment.env,
     HANGAR_IO: io,
     HANGAR_SESSION: at.name,
+    ...(job === null ? {} : { HANGAR_JOB: job.id, HANGAR_ATTEMPT: String(job.attempt ?? 1) }),
     HANGAR_TURN: String(turn.turn),
     HANGAR_REPO: at.slug,
     HANGAR_BRANCH: `hangar/${at.name}`,

@@ -16,10 +16,18 @@ import type { TurnRunner } from './turn-runner.ts'
 export interface SessionControl {
   /** Stops the turn that is being worked on; those that wait behind it go on. Throws `conflict` when none is. */
   cancel(name: SessionName): Promise<SessionRecord>
+  /** The same for another reason, which the turn's record keeps. */
+  stop(name: SessionName, why: StopCause): Promise<SessionRecord>
   /** Ends all turns, destroys the sandbox, revokes its grant. Its refs stay. Safe to repeat. */
   close(name: SessionName): Promise<SessionRecord>
   /** Closes, then removes the session's refs and frees its name. */
   remove(name: SessionName): Promise<void>
+}
+
+/** Why a turn is stopped from outside, and by how much a limit was passed. */
+export interface StopCause {
+  readonly reason: NonNullable<TurnRecord['stopReason']>
+  readonly detail: string | null
 }
 
 export interface SessionControlDeps {
@@ -32,6 +40,7 @@ export interface SessionControlDeps {
   readonly clock: Clock
 }
 
+const CANCELLED: StopCause = { reason: 'cancelled', detail: null }
 const OWN_REFS: readonly SessionRefKind[] = ['context', 'checkpoint', 'sealed', 'log']
 
 export function createSessionControl(deps: SessionControlDeps): SessionControl {
@@ -44,7 +53,7 @@ export function createSessionControl(deps: SessionControlDeps): SessionControl {
       return {
         message: 'the session is closed',
         session: { ...at.session, state: 'closed', needsInput: null, questionOptions: [] },
-        turns: unended.map((turn) => cancelled(turn, clock.now())),
+        turns: unended.map((turn) => stopped(turn, CANCELLED, clock.now())),
       }
     })
     // After a crash nothing may work on the session yet: what has not ended is taken up to be ended.
@@ -67,25 +76,28 @@ export function createSessionControl(deps: SessionControlDeps): SessionControl {
     }))
   }
 
+  const stop = async (name: SessionName, why: StopCause): Promise<SessionRecord> => {
+    const session = await records.move(name, async (at) => {
+      const [current] = await unendedTurns(at)
+      if (current === undefined)
+        throw errors.conflict(`session ${name} has no turn to cancel; see: hangar session show ${name}`)
+      if (current.stopReason !== null) return null
+      const ended = stopped(current, why, clock.now())
+      const idle = ended.state === 'ended' && at.session.turns === ended.turn
+      return {
+        message: `turn ${current.turn} is being stopped: ${why.reason}`,
+        session: idle ? { ...at.session, state: 'idle' } : at.session,
+        turns: [ended],
+      }
+    })
+    runner.interrupt(name)
+    return session
+  }
+
   return {
     close,
-    cancel: async (name) => {
-      const session = await records.move(name, async (at) => {
-        const [current] = await unendedTurns(at)
-        if (current === undefined)
-          throw errors.conflict(`session ${name} has no turn to cancel; see: hangar session show ${name}`)
-        if (current.stopReason !== null) return null
-        const stopped = cancelled(current, clock.now())
-        const idle = stopped.state === 'ended' && at.session.turns === stopped.turn
-        return {
-          message: `turn ${current.turn} is being cancelled`,
-          session: idle ? { ...at.session, state: 'idle' } : at.session,
-          turns: [stopped],
-        }
-      })
-      runner.interrupt(name)
-      return session
-    },
+    cancel: (name) => stop(name, CANCELLED),
+    stop,
     remove: async (name) => {
       await close(name)
       const repo = await records.repository(name)
@@ -117,7 +129,8 @@ async function unendedTurns({ session, turn }: SessionAt): Promise<TurnRecord[]>
 }
 
 /** A turn that waits ends at once; one that is worked on is told why its end will come. */
-function cancelled(turn: TurnRecord, now: number): TurnRecord {
-  if (turn.state !== 'queued') return { ...turn, stopReason: turn.stopReason ?? 'cancelled' }
-  return { ...turn, state: 'ended', outcome: 'cancelled', stopReason: 'cancelled', endedAt: now }
+function stopped(turn: TurnRecord, { reason, detail }: StopCause, now: number): TurnRecord {
+  const why = { stopReason: turn.stopReason ?? reason, stopDetail: turn.stopDetail ?? detail }
+  if (turn.state !== 'queued') return { ...turn, ...why }
+  return { ...turn, ...why, state: 'ended', outcome: why.stopReason, endedAt: now }
 }

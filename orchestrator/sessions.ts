@@ -1,8 +1,18 @@
 /** Sessions are begun and messages sent here: everything is checked and recorded before the caller hears yes. */
 import type { ContextItem } from '../domain/context-item.ts'
+import type { JobSettings } from '../domain/environment.ts'
 import { errors } from '../domain/errors.ts'
+import { RESERVED_NAMES } from '../domain/hangar-io.ts'
 import type { Limits } from '../domain/limits.ts'
-import { type Oid, type RefName, type RepoSlug, type SessionName, workBranch, ZERO_OID } from '../domain/names.ts'
+import {
+  jobOf,
+  type Oid,
+  type RefName,
+  type RepoSlug,
+  type SessionName,
+  workBranch,
+  ZERO_OID,
+} from '../domain/names.ts'
 import type { Clock } from '../domain/ports.ts'
 import type { Budget } from '../domain/run-event.ts'
 import type { IdempotencyMark, SessionRecord, TurnRecord } from '../domain/session.ts'
@@ -31,16 +41,26 @@ export interface Message {
   readonly idempotency: IdempotencyMark | null
 }
 
-export interface NewSession extends Message {
-  readonly name: SessionName
+/** Where a session works, and with what. */
+export interface NewWork extends Message {
   readonly repo: RepoSlug
   readonly ref: string | null
   readonly environment: string
 }
 
+export interface NewSession extends NewWork {
+  readonly name: SessionName
+}
+
 export interface Sessions {
   /** Throws what is wrong with any part of it; then nothing of it is left. */
   create(input: NewSession): Promise<SessionRecord>
+  /**
+   * Creates a job's sessions from one hand-over, all or none; their first turns wait until `release`. `verify` is the job's own command.
+   */
+  createHeld(work: NewWork & { readonly verify: string | null }, names: readonly SessionName[]): Promise<void>
+  /** Lets the first turn of such a session run. Safe to repeat. */
+  release(name: SessionName): Promise<void>
   /** Queues a message; `option` picks an answer to the session's question (from 1). */
   send(name: SessionName, input: Message & { readonly option: number | null }): Promise<TurnRecord>
 }
@@ -50,6 +70,7 @@ export interface EnvironmentDefaults {
   readonly harness: string
   readonly timeoutMs: number
   readonly budget: Budget
+  readonly jobs: JobSettings
 }
 
 export interface SessionsDeps {
@@ -62,6 +83,8 @@ export interface SessionsDeps {
   /** Throws `harness_unusable` or `not_found` with the next thing to do. */
   environmentDefaults(name: string): EnvironmentDefaults
   readonly limits: Limits
+  /** Removes a session with its refs and its name. */
+  remove(name: SessionName): Promise<void>
   /** Throws `disk_full` while the disk has no room for new sessions; a message may be what makes room in an old one. */
   checkRoom(): void
   readonly clock: Clock
@@ -85,6 +108,42 @@ export function createSessions(deps: SessionsDeps): Sessions {
     if (refused !== null) throw errors.invalidRequest(refused)
   }
 
+  /** Makes the sessions of one hand-over; what was made of them goes when one cannot be. */
+  const begin = async (
+    repo: Repository,
+    work: NewWork & Pick<SessionRecord, 'verify'>,
+    names: readonly SessionName[],
+  ): Promise<void> => {
+    deps.checkRoom()
+    const defaults = deps.environmentDefaults(work.environment)
+    await checkMessage(work, work.repo)
+    if (names.some((name) => jobOf(name) !== null)) checkNames(work.context)
+    const warnings = await deps.upstreams.refresh(work.repo)
+    const intake = await takeIn(repo, work.context, limits)
+    const made: SessionName[] = []
+    try {
+      const handOver = await handOverNew(repo, intake, work.ref, clock.now())
+      await deps.upstreams.refuseLfs(repo, handOver.start)
+      for (const name of names) {
+        if (!(await deps.claims.claim(name, work.repo))) throw nameTaken(name)
+        try {
+          await records.create(repo, () =>
+            firstMove(repo, { ...work, name, warnings }, defaults, intake, handOver, clock.now()),
+          )
+        } catch (error) {
+          await deps.claims.release(name)
+          throw error
+        }
+        made.push(name)
+      }
+    } catch (error) {
+      for (const name of made) await deps.remove(name)
+      throw error
+    } finally {
+      await dropIntake(intake)
+    }
+  }
+
   return {
     create: async (input) => {
       const repo = await openRepo(input.repo)
@@ -93,28 +152,18 @@ export function createSessions(deps: SessionsDeps): Sessions {
         if (sameRequest(await records.turn(input.name, 1), input.idempotency)) return existing.session
         throw nameTaken(input.name)
       }
-      deps.checkRoom()
-      const defaults = deps.environmentDefaults(input.environment)
-      await checkMessage(input, input.repo)
-      const warnings = await deps.upstreams.refresh(input.repo)
-      const intake = await takeIn(repo, input.context, limits)
-      try {
-        if (!(await deps.claims.claim(input.name, input.repo))) throw nameTaken(input.name)
-        try {
-          const handOver = await handOverNew(repo, intake, input.ref, clock.now())
-          await deps.upstreams.refuseLfs(repo, handOver.start)
-          await records.create(repo, () =>
-            firstMove(repo, { ...input, warnings }, defaults, intake, handOver, clock.now()),
-          )
-        } catch (error) {
-          await deps.claims.release(input.name)
-          throw error
-        }
-      } finally {
-        await dropIntake(intake)
-      }
+      await begin(repo, input, [input.name])
       runner.kick(input.name)
       return (await records.get(input.name)).session
+    },
+
+    createHeld: async (work, names) => begin(await openRepo(work.repo), work, names),
+
+    release: async (name) => {
+      await records.move(name, async ({ session }) =>
+        session.state === 'creating' ? { message: 'its job begins', session: { ...session, state: 'running' } } : null,
+      )
+      runner.kick(name)
     },
 
     send: async (name, input) => {
@@ -183,6 +232,17 @@ function nameTaken(name: SessionName) {
   )
 }
 
+/** What is handed in with a job lies at the top of HANGAR_IO, where hangar has names of its own. */
+function checkNames(context: readonly ContextItem[]): void {
+  for (const [index, item] of context.entries()) {
+    const name = 'name' in item ? item.name : null
+    const first = name?.split('/')[0]?.toLowerCase()
+    if (name === null || !RESERVED_NAMES.some((reserved) => reserved.toLowerCase() === first)) continue
+    const reason = `${JSON.stringify(name)} is a name of hangar's own in a job's directory; choose another one`
+    throw errors.invalidContext(`context[${index}]: ${reason}`, { itemIndex: index, itemName: name, reason })
+  }
+}
+
 /** What the turn has to say of how it began. */
 interface Warned {
   readonly warnings: readonly string[]
@@ -190,7 +250,7 @@ interface Warned {
 
 async function firstMove(
   repo: Repository,
-  input: NewSession & Warned,
+  input: NewSession & Warned & Pick<SessionRecord, 'verify'>,
   defaults: EnvironmentDefaults,
   intake: Intake,
   handOver: HandOver,
@@ -203,11 +263,12 @@ async function firstMove(
     session: {
       name: input.name,
       repo: repo.slug,
-      state: 'running',
+      state: jobOf(input.name) === null ? 'running' : 'creating',
       baseCommit: handOver.base,
       harness: defaults.harness,
       environment: input.environment,
       parent: null,
+      verify: input.verify ?? null,
       conversation: null,
       budget: overlay(defaults.budget, input.budget),
       sandbox: null,
@@ -249,6 +310,7 @@ function newTurn(
     usage: null,
     repairUsage: null,
     repair: null,
+    verification: null,
     requestedCommit: handOver?.requested ?? null,
     actualCommit: null,
     headCommit: null,

@@ -1,11 +1,11 @@
 /** The last steps of a turn: what the agent left in HANGAR_IO, its checkpoint, and one record of it all. */
 import type { Readable } from 'node:stream'
 import { HangarError, messageOf } from '../domain/errors.ts'
-import { cutOption, IO, MAX_QUESTION_OPTIONS, sessionIoDirectory } from '../domain/hangar-io.ts'
-import { type Oid, type RefName, workBranch } from '../domain/names.ts'
+import { cutOption, IO, ioDirectory, MAX_QUESTION_OPTIONS } from '../domain/hangar-io.ts'
+import { jobOf, type Oid, type RefName, workBranch } from '../domain/names.ts'
 import { type RunEvent, totalUsage, type Usage } from '../domain/run-event.ts'
 import type { SandboxRef } from '../domain/sandbox.ts'
-import type { ArtifactEntry, SessionRecord, TurnOutcome, TurnRecord } from '../domain/session.ts'
+import type { ArtifactEntry, SessionRecord, TurnOutcome, TurnRecord, Verification } from '../domain/session.ts'
 import { knownArtifacts } from '../exchange/artifacts.ts'
 import { type Collected, collectIo, textsTar } from '../exchange/io-collect.ts'
 import type { ResultOutcome } from '../exchange/result-schema.ts'
@@ -15,6 +15,7 @@ import { checkpointSandbox } from './sandbox-helper.ts'
 import { eventsFile, putEvent } from './session-events.ts'
 import { runKeys, sandboxRef, type TurnAt, type TurnPlace, type TurnServices } from './turn-context.ts'
 import { keepConversation } from './turn-conversation.ts'
+import { commitWork, lostVerification, verifyCommand, verifyWork } from './turn-verify.ts'
 
 const NOTES = 'refs/notes/hangar' as RefName
 
@@ -49,7 +50,26 @@ export async function collectTurn(at: TurnAt, services: TurnServices): Promise<v
   const up = ref !== null && (await at.environment.provider.inspect(ref)).state === 'up'
   const gathered = up ? await gather(at, ref, session, turn, services) : await gatherNothing(at, turn)
   if (up && isRepairable(turn, gathered) && (await beginRepair(at, gathered, services))) return
-  await recordEnd(at, turn, gathered, services)
+  const verification = await verificationOf(at, { session, turn, ref: up ? ref : null }, gathered, services)
+  await recordEnd(at, { ...turn, verification }, gathered, services)
+}
+
+/** What the verification of a job's turn gave; null where there is none. */
+async function verificationOf(
+  at: TurnAt,
+  {
+    session,
+    turn,
+    ref,
+  }: { readonly session: SessionRecord; readonly turn: TurnRecord; readonly ref: SandboxRef | null },
+  { collected }: Gathered,
+  services: TurnServices,
+): Promise<Verification | null> {
+  const begun = turn.verification ?? null
+  if (ref === null) return begun?.passed === null ? lostVerification(begun, services.clock.now()) : begun
+  const command = verifyCommand(at, session)
+  if (command === null || outcomeOf(turn, collected) !== 'exited') return begun
+  return verifyWork(at, { ref, session, turn }, command, services)
 }
 
 /** An agent that ended well, asked nothing, and handed back no valid result may try once more. */
@@ -138,16 +158,22 @@ async function gather(
 ): Promise<Gathered> {
   const warnings: string[] = []
   // The agent's processes have ended, so both see the same state.
-  const [report, collected, notKept] = await Promise.all([
-    checkpointSandbox(at, ref, session, turn, services).catch((error: unknown) => {
+  const io = readIo(at, ref, services).catch((error: unknown): Collected => {
+    return { ...NOTHING, warnings: [`HANGAR_IO could not be read: ${messageOf(error)}`] }
+  })
+  const save = async () => {
+    // What a verification leaves behind is not the agent's work.
+    if ((turn.verification ?? null) !== null) return null
+    if (jobOf(at.name) !== null && outcomeOf(turn, await io) === 'exited') {
+      const notCommitted = await commitWork(at, { ref, session, turn })
+      if (notCommitted !== null) warnings.push(notCommitted)
+    }
+    return checkpointSandbox(at, ref, session, turn, services).catch((error: unknown) => {
       warnings.push(`no checkpoint could be made: ${services.redactor.text(messageOf(error))}`)
       return null
-    }),
-    readIo(at, ref, services).catch((error: unknown): Collected => {
-      return { ...NOTHING, warnings: [`HANGAR_IO could not be read: ${messageOf(error)}`] }
-    }),
-    keepConversation(at, ref, services),
-  ])
+    })
+  }
+  const [report, collected, notKept] = await Promise.all([save(), io, keepConversation(at, ref, services)])
   const stored = await services.artifacts.store(at.repo, at.name, at.number, collected.artifacts)
   const result: ResultOutcome =
     collected.resultRefused === null
@@ -170,14 +196,14 @@ async function readIo(at: TurnAt, ref: SandboxRef, services: TurnServices): Prom
   const { limits } = services
   // Artifacts of earlier turns stay in place, so the tar may hold more than one turn's worth; what is over is an error, not a hang.
   const maxBytes = 16 * (limits.maxArtifactsBytes + limits.maxResultBytes) + limits.maxAttachmentBytes
-  const tar: Readable = await provider.getTar(ref, sessionIoDirectory(provider.paths(ref).home, at.name), { maxBytes })
+  const tar: Readable = await provider.getTar(ref, ioDirectory(provider.paths(ref).home, at.name), { maxBytes })
   const options = { known, limits, redactor: services.redactor }
   try {
     return await collectIo(tar, options)
   } catch (error) {
     if (!(error instanceof HangarError && error.code === 'limit_passed')) throw error
     // One file too many, or too big, must not cost the texts: they are read by themselves.
-    const io = sessionIoDirectory(provider.paths(ref).home, at.name)
+    const io = ioDirectory(provider.paths(ref).home, at.name)
     const read = (path: string, bytes: number) =>
       provider.readFile(ref, `${io}/${path}`, { offset: 0, maxBytes: bytes })
     const texts = await collectIo(await textsTar(read, limits), options)

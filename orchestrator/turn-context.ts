@@ -33,6 +33,8 @@ export interface TurnEnvironment extends Pick<SandboxSpec, 'gatewayUrl' | 'image
   readonly harness: Harness
   /** What could not be taken of it, for the turn's warnings. */
   readonly warnings: readonly string[]
+  /** The command that verifies the turns of jobs, where the job has none of its own; null: none. */
+  readonly verify: string | null
   /** How long an idle session keeps its sandbox; null: for ever. */
   readonly idleSuspendMs: number | null
   /** The model that the agent is told to use; null: its program's own choice. */
@@ -98,10 +100,15 @@ export interface TurnAt extends TurnPlace {
 
 /**
  * The runs of one turn: the agent's own, that of a new conversation when the program refused to go on with the old one, and the one repair
- * of its result. Each key is the run's idempotency key at every layer.
+ * of its result, and of a job's turn the verification. Each key is the run's idempotency key at every layer.
  */
-export function runKeys(turn: number): { readonly main: string; readonly handedOff: string; readonly repair: string } {
-  return { main: `${turn}-1`, handedOff: `${turn}-2`, repair: `${turn}-3` }
+export function runKeys(turn: number): {
+  readonly main: string
+  readonly handedOff: string
+  readonly repair: string
+  readonly verify: string
+} {
+  return { main: `${turn}-1`, handedOff: `${turn}-2`, repair: `${turn}-3`, verify: `${turn}-4` }
 }
 
 export function sandboxRef(session: SessionRecord): SandboxRef | null {

@@ -28,7 +28,9 @@ export async function followTurn(at: TurnAt, services: TurnServices): Promise<vo
   const key = turn.handedOff ? runKeys(at.number).handedOff : runKeys(at.number).main
   const deadline = deadlineOf(turn)
   if (turn.stopReason === null) {
-    const prompt = turn.handedOff ? handOffPromptOf(turn, await services.records.turns(at.name)) : promptOf(turn)
+    const prompt = turn.handedOff
+      ? handOffPromptOf(turn, await services.records.turns(at.name), at.name)
+      : promptOf(turn, at.name)
     const run = { key, prompt, timeoutMs: deadline.ms, conversation: start.conversation }
     await startAgent(at, { session, turn, run })
   }

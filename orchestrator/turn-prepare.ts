@@ -1,6 +1,6 @@
 /** The first steps of a turn: a sandbox with a grant, the checkout, what was handed in, and HANGAR_IO. */
 import { errors } from '../domain/errors.ts'
-import { sessionIoDirectory } from '../domain/hangar-io.ts'
+import { attachmentFolder, ioDirectory } from '../domain/hangar-io.ts'
 import type { ConversationStart } from '../domain/harness.ts'
 import { type Oid, safeRelativePath, workBranch, ZERO_OID } from '../domain/names.ts'
 import type { SandboxPaths, SandboxRef, SandboxSpec } from '../domain/sandbox.ts'
@@ -232,9 +232,11 @@ async function checkOut(at: TurnAt, { ref, turn, context, over, env, fresh }: Ch
   return reportLines(out).warnings
 }
 
+/** What a fresh sandbox begins with: the last checkpoint, or what a message handed in whose turn never ran. */
 async function lastCheckpoint(at: TurnAt): Promise<string | null> {
-  const ref = sessionRef(at.name, 'checkpoint')
-  return (await at.repo.refs.read(ref)) === null ? null : ref
+  for (const ref of [sessionRef(at.name, 'checkpoint'), sessionRef(at.name, 'context')])
+    if ((await at.repo.refs.read(ref)) !== null) return ref
+  return null
 }
 
 /** Puts back what earlier turns left in HANGAR_IO, into a sandbox that has none of it. */
@@ -247,8 +249,7 @@ async function restoreIo(
   const attachments = await Promise.all(
     earlier.flatMap((other) =>
       other.attachments.map(async (name) => ({
-        turn: other.turn,
-        name,
+        path: `${attachmentFolder(at.name, other.turn)}${name}`,
         content: (await services.records.file(at.name, attachmentPath(other.turn, name))) ?? Buffer.alloc(0),
       })),
     ),
@@ -258,7 +259,7 @@ async function restoreIo(
   for (const entry of newest.values())
     artifacts.push({ path: entry.path, content: await services.artifacts.read(at.repo, at.name, entry) })
   const tar = earlierTar({ attachments, artifacts })
-  if (tar !== null) await at.environment.provider.putTar(ref, sessionIoDirectory(paths.home, at.name), tar)
+  if (tar !== null) await at.environment.provider.putTar(ref, ioDirectory(paths.home, at.name), tar)
 }
 
 /** Clears HANGAR_IO and puts the turn's input there, in one command: each start of a sandbox's namespaces costs. */
@@ -273,7 +274,13 @@ async function fillIo(
     if (content === null) throw errors.internal(`attachment ${name} of turn ${turn.turn} is not in the record`)
     attachments.push({ name: safeRelativePath(name), content })
   }
-  const stdin = inputTar({ turn: turn.turn, prompt: promptOf(turn), attachments, outputSchema: turn.outputSchema })
+  const stdin = inputTar({
+    turn: turn.turn,
+    prompt: promptOf(turn, at.name),
+    folder: attachmentFolder(at.name, turn.turn),
+    attachments,
+    outputSchema: turn.outputSchema,
+  })
   const { exitCode, err } = await at.environment.provider.exec(ref, ['sh', '-c', FILL_SCRIPT], {
     env,
     stdin,

@@ -4,6 +4,7 @@ import { type SessionName, workBranch } from '../domain/names.ts'
 import type { TurnRecord } from '../domain/session.ts'
 import { withRepoEnvironment } from './repo-environment.ts'
 import { checkpointSandbox } from './sandbox-helper.ts'
+import type { Slots } from './slots.ts'
 import { collectTurn, failTurn, salvageTurn } from './turn-collect.ts'
 import { sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 import { followTurn } from './turn-follow.ts'
@@ -24,7 +25,7 @@ export interface TurnRunner {
 }
 
 export interface TurnRunnerDeps extends TurnServices {
-  readonly maxRunning: number
+  readonly slots: Slots
 }
 
 /** Waiting before a step is tried again whose record could not be written. */
@@ -32,7 +33,7 @@ const RETRY_MS = 2_000
 
 export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
   const working = new Map<SessionName, { readonly stop: AbortController; readonly done: Promise<void> }>()
-  const slots = createSlots(services.maxRunning)
+  const { slots } = services
   services.metrics.gauge('hangar_turns', () =>
     Object.entries(slots.load()).map(([state, value]) => ({ labels: { state }, value })),
   )
@@ -64,7 +65,8 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
     for (;;) {
       const turn = await nextTurn(name)
       if (turn === null || closing) return
-      const release = await slots.take(stop.signal)
+      const { repo } = await services.records.get(name)
+      const release = await slots.take({ repo, requester: turn.requester ?? '', signal: stop.signal })
       try {
         if (closing) return
         await runTurn(name, turn.turn, stop.signal)
@@ -80,7 +82,8 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
 
   const nextTurn = async (name: SessionName): Promise<TurnRecord | null> => {
     const entry = await services.records.find(name)
-    if (entry === null) return null
+    // A job's session waits for its job.
+    if (entry === null || entry.session.state === 'creating') return null
     return (await services.records.turns(name)).find((turn) => turn.state !== 'ended') ?? null
   }
 
@@ -196,49 +199,4 @@ async function clearGone(name: SessionName, services: TurnServices): Promise<voi
 
 function causeOf(error: unknown): string | undefined {
   return error instanceof Error && error.cause !== undefined ? messageOf(error.cause) : undefined
-}
-
-interface TurnLoad {
-  readonly running: number
-  readonly queued: number
-}
-
-/** At most `count` at once, in the order of asking; an aborted wait goes through at once (its turn ends without running). */
-function createSlots(count: number): { take(signal: AbortSignal): Promise<() => void>; load(): TurnLoad } {
-  let free = count
-  const queue: (() => void)[] = []
-  const release = () => {
-    const next = queue.shift()
-    if (next === undefined) free++
-    else next()
-  }
-  return {
-    load: () => ({ running: count - free, queued: queue.length }),
-    take: async (signal) => {
-      if (free > 0) {
-        free--
-        return once(release)
-      }
-      return new Promise((resolve) => {
-        const granted = () => {
-          signal.removeEventListener('abort', abandoned)
-          resolve(once(release))
-        }
-        const abandoned = () => {
-          queue.splice(queue.indexOf(granted), 1)
-          resolve(() => {})
-        }
-        queue.push(granted)
-        signal.addEventListener('abort', abandoned, { once: true })
-      })
-    },
-  }
-}
-
-function once(action: () => void): () => void {
-  let done = false
-  return () => {
-    if (!done) action()
-    done = true
-  }
 }

@@ -65,7 +65,8 @@ export async function waitForTurn(
   }
 }
 
-function progressOf(events: readonly RunEvent[]): Waited['progress'] {
+/** The newest progress that was told; while there is none, the newest line. */
+export function progressOf(events: readonly RunEvent[]): Waited['progress'] {
   const progress = events.filter((event) => event.kind === 'progress').at(-1)
   if (progress?.kind === 'progress') return { message: progress.message, pct: progress.pct ?? null }
   const line = events.filter((event) => event.kind === 'message').at(-1)

@@ -1,11 +1,16 @@
 /** Where each thing lives among a repository's refs: MODEL's table in code. */
-import { type RefName, type SessionName, workBranch } from '../domain/names.ts'
+import { type JobId, type RefName, type SessionName, workBranch } from '../domain/names.ts'
 
 export type SessionRefKind = 'log' | 'checkpoint' | 'context' | 'sealed'
 
 /** One of a session's own refs under `refs/hangar/sessions/`. */
 export function sessionRef(session: SessionName, kind: SessionRefKind): RefName {
   return `refs/hangar/sessions/${session}/${kind}` as RefName
+}
+
+/** A job's record. */
+export function jobRef(id: JobId): RefName {
+  return `refs/hangar/jobs/${id}` as RefName
 }
 
 /** The two refs that a session's sandbox moves. */

@@ -46,12 +46,14 @@ export function createEnvironments({ config, providers, url }: EnvironmentsDeps)
     defaults: (name) => {
       const { environment } = find(name)
       checkProgram(environment)
-      return { harness: environment.harness, timeoutMs: environment.timeoutMs, budget: environment.budget }
+      const { harness, timeoutMs, budget, jobs } = environment
+      return { harness, timeoutMs, budget, jobs }
     },
     forTurns: (name) => {
       const { environment, harness } = find(name)
       const { env, setup, setupSecrets, secrets, path, mounts, harnessOptions, image, limits, egress, idleSuspendMs } =
         environment
+      const { verify } = environment.jobs
       const provider = providers.get(environment.provider)
       if (provider === undefined) throw errors.internal(`there is no provider ${environment.provider}`)
       return {
@@ -68,6 +70,7 @@ export function createEnvironments({ config, providers, url }: EnvironmentsDeps)
         provider,
         harness,
         model: harnessOptions.model,
+        verify,
         idleSuspendMs,
         warnings: [],
       }

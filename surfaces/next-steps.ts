@@ -1,5 +1,6 @@
 /** What to do next after a wait, in the words of the surface that answers: CLI commands over REST, tools over MCP. */
-import type { SessionName } from '../domain/names.ts'
+import type { JobRecord } from '../domain/job.ts'
+import type { JobId, SessionName } from '../domain/names.ts'
 import type { TurnRecord } from '../domain/session.ts'
 
 /** The surface that an operation is called through. */
@@ -39,5 +40,50 @@ export function nextStep(surface: Surface, name: SessionName, turn: TurnRecord):
       return `fetch the work: ${steps.fetch(name)}`
     default:
       return `see what happened: ${steps.look(name)}; what was done so far can be fetched: ${steps.fetch(name)}`
+  }
+}
+
+interface JobSteps {
+  wait(id: JobId): string
+  approve(id: JobId): string
+  answer(id: JobId): string
+  fetch(id: JobId): string
+  look(id: JobId): string
+}
+
+const JOB_STEPS: Readonly<Record<Surface, JobSteps>> = {
+  rest: {
+    wait: (id) => `wait again: hangar job wait ${id}`,
+    approve: (id) => `hangar job approve ${id}, or hangar job reject ${id}`,
+    answer: (id) => `hangar job follow-up ${id} "…"`,
+    fetch: (id) => `hangar session pull ${id}, or look at it: hangar job show ${id}`,
+    look: (id) => `hangar job show ${id}`,
+  },
+  mcp: {
+    wait: (id) => `call wait_for_turn again with ref ${id}`,
+    approve: (id) => `call approve_job or reject_job with ref ${id}`,
+    answer: (id) => `call follow_up_job with ref ${id} and message (or option), then wait_for_turn`,
+    fetch: (id) => `call get_session_patch with ref ${id}, and get_job for all of it`,
+    look: (id) => `call get_job with ref ${id}`,
+  },
+}
+
+/** One sentence: how the job stands, and the command or tool for what comes next. */
+export function jobStep(surface: Surface, { id, state, stateReason }: JobRecord): string {
+  const steps = JOB_STEPS[surface]
+  switch (state) {
+    case 'awaiting_approval':
+      return `the job waits for approval: ${steps.approve(id)}`
+    case 'needs_input':
+      return `the agent waits for an answer: ${steps.answer(id)}`
+    case 'succeeded':
+      return `fetch the work: ${steps.fetch(id)}`
+    case 'queued':
+    case 'running':
+    case 'verifying':
+    case 'delivering':
+      return `the job is ${state}; ${steps.wait(id)}`
+    default:
+      return `the job is ${state}${stateReason === null ? '' : ` (${stateReason})`}; see what happened: ${steps.look(id)}`
   }
 }

@@ -6,7 +6,6 @@ import express, { type Request, type Response, type Router } from 'express'
 import { errors, HangarError, messageOf } from '../domain/errors.ts'
 import type { TokenCaller } from '../domain/grant.ts'
 import type { Limits } from '../domain/limits.ts'
-import { parseSessionName } from '../domain/names.ts'
 import type { Log } from '../domain/ports.ts'
 import { parseQuery, parseShape } from '../domain/schema.ts'
 import type { IdempotencyMark } from '../domain/session.ts'
@@ -15,6 +14,7 @@ import { createBodyRoom } from './body-room.ts'
 import { createAnswers } from './idempotency.ts'
 import { announcedBytes, readJsonBody } from './json-body.ts'
 import { type Call, type Operation, type Reply, type Services, sessionFor } from './operations/operation.ts'
+import { sessionMeant } from './operations/refs.ts'
 import { sendProblem } from './problem.ts'
 import { streamEvents } from './sse.ts'
 
@@ -66,7 +66,7 @@ export function createRest(deps: RestDeps): Router {
         signal,
         idempotency: markOf(req, { caller, operation, key, digest: body?.digest ?? null }),
       }
-      if (operation.name === 'get_events' && (req.headers.accept ?? '').includes('text/event-stream'))
+      if (operation.path.endsWith('/events') && (req.headers.accept ?? '').includes('text/event-stream'))
         return events(req, res, call)
       const input = inputOf(operation, req, body?.value ?? {})
       const { idempotency } = call
@@ -142,7 +142,7 @@ function goneSignal(res: Response, closing: AbortSignal): AbortSignal {
 const SinceShape = Type.Object({ since: Type.Optional(Type.Integer({ minimum: 0 })) })
 
 async function events(req: Request, res: Response, call: Call): Promise<void> {
-  const name = parseSessionName(String(req.params['ref']))
+  const name = await sessionMeant(call, String(req.params['ref']))
   const { session } = await sessionFor(call, name)
   const { tokens, records } = call.services
   // A revoked token sees no more, and a name that another session took since is not followed.

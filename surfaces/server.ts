@@ -8,7 +8,7 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import express from 'express'
 import type { Config } from '../domain/config.ts'
-import type { BranchSettings, ProviderKind } from '../domain/environment.ts'
+import type { BranchSettings, JobSettings, ProviderKind } from '../domain/environment.ts'
 import { errors, messageOf } from '../domain/errors.ts'
 import type { Caller, TokenCaller } from '../domain/grant.ts'
 import type { Clock, Log, Random } from '../domain/ports.ts'
@@ -36,6 +36,11 @@ import { createRemote } from '../gateway/upstream/remote.ts'
 import { createUpstreams } from '../gateway/upstream/upstreams.ts'
 import { showable } from '../orchestrator/event-text.ts'
 import { createHousekeeping } from '../orchestrator/housekeeping.ts'
+import { createJobDeliverer } from '../orchestrator/job-delivery.ts'
+import { createJobJudge } from '../orchestrator/job-judge.ts'
+import { createJobRecords } from '../orchestrator/job-records.ts'
+import { createJobRunner } from '../orchestrator/job-runner.ts'
+import { createJobs } from '../orchestrator/jobs.ts'
 import { createNameClaims } from '../orchestrator/name-claims.ts'
 import { BUILT_IN_PRICES } from '../orchestrator/prices.ts'
 import { openDockerProvider } from '../orchestrator/providers/docker.ts'
@@ -50,6 +55,7 @@ import { createSessionRecords } from '../orchestrator/session-records.ts'
 import { createSessionSuspend } from '../orchestrator/session-suspend.ts'
 import { createSessions } from '../orchestrator/sessions.ts'
 import { createSetupCache } from '../orchestrator/setup-cache.ts'
+import { createSlots } from '../orchestrator/slots.ts'
 import { createExclusive, type TurnServices } from '../orchestrator/turn-context.ts'
 import { createTurnRunner } from '../orchestrator/turn-runner.ts'
 import { createEnvironments } from './environments.ts'
@@ -260,7 +266,8 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       exclusive: createExclusive(),
       newSandboxId: (session) => `${session.slice(0, 40)}-${randomBytes(5).toString('hex')}`,
     }
-    const runner = keep(createTurnRunner({ ...turnServices, maxRunning: config.maxRunning }), (value) => value.close())
+    const slots = createSlots({ max: config.maxRunning, maxPerRepo: config.maxRunningPerRepo })
+    const runner = keep(createTurnRunner({ ...turnServices, slots }), (value) => value.close())
     const suspension = keep(createSessionSuspend(turnServices), (value) => value.close())
     const claims = createNameClaims({ server: repositories.server, ledger })
     const control = createSessionControl({
@@ -280,6 +287,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       results,
       upstreams,
       environmentDefaults: environments.defaults,
+      remove: control.remove,
       limits: config.limits,
       checkRoom: disk.check,
       clock,
@@ -296,6 +304,41 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       }),
       (value) => value.close(),
     )
+    const jobRecords = createJobRecords({ repositories, ledger, index, clock })
+    const settings = (environment: string) => jobSettings(config, environment)
+    const jobRunner = keep(
+      createJobRunner({
+        jobs: jobRecords,
+        records,
+        events,
+        sessions,
+        control,
+        suspension,
+        deliverer: createJobDeliverer({ records, index, upstreams, publisher: null }),
+        judge: createJobJudge({ records, events, sessions, control, settings, clock }),
+        settings,
+        clock,
+        log,
+      }),
+      (value) => value.close(),
+    )
+    const jobs = createJobs({
+      jobs: jobRecords,
+      runner: jobRunner,
+      records,
+      events,
+      sessions,
+      control,
+      index,
+      environmentDefaults: environments.defaults,
+      checkCallback: () => {
+        throw errors.invalidRequest('callback_url: this server sends no callbacks; wait with wait_for_turn')
+      },
+      keptMs: config.closedSessionsMs,
+      clock,
+      random,
+      log,
+    })
     const out = createSessionOut({ records, artifacts, refresh: runner.refresh, limits: config.limits })
     const services: Services = {
       config,
@@ -311,6 +354,8 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       suspension,
       delivery,
       out,
+      jobs,
+      jobRecords,
       events,
       clock,
       publicUrl: () => config.publicUrl ?? url,
@@ -335,12 +380,14 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
         index,
         providers: complete ? [...providers.values()] : [],
         remove: control.remove,
+        sweepJobs: jobs.sweep,
         closedSessionsMs: config.closedSessionsMs,
         clock,
         log,
       }),
       (value) => value.close(),
     )
+    if (complete) await jobs.recover()
     await housekeeping.sweep()
     await delivery.start()
     const welcome = cliFile === null ? { made: false } : await welcomeCli(cliFile, config.publicUrl ?? url, tokens)
@@ -444,6 +491,13 @@ async function usesKubernetes(config: Config, index: Index): Promise<boolean> {
     )
   if (named.length > 0) return true
   return (await index.sessions.range()).some(([, { session }]) => session.sandbox?.provider === 'kubernetes')
+}
+
+/** How jobs of an environment are verified and ranked; those of one that is no longer configured, as the default one's. */
+function jobSettings({ environments }: Config, name: string): JobSettings {
+  const found = environments.get(name) ?? environments.get('default')
+  if (found === undefined) throw errors.internal('there is no default environment')
+  return found.jobs
 }
 
 /** What a session's environment asks of its branch; an environment that is no longer configured asks what the default one does. */

@@ -2,6 +2,7 @@
 import { type TSchema, Type } from '@sinclair/typebox'
 import { ATTACHMENT_KINDS } from '../domain/context-item.ts'
 import { SCOPES } from '../domain/grant.ts'
+import { JOB_STATES } from '../domain/job.ts'
 
 const strict = { additionalProperties: false } as const
 export const orNull = <S extends TSchema>(schema: S) => Type.Union([schema, Type.Null()])
@@ -143,7 +144,7 @@ export const SessionShape = Type.Object({
 
 export const WaitShape = Type.Object({
   done: Type.Boolean(),
-  state: Type.String({ description: "The session's state." }),
+  state: Type.String({ description: "The session's state, or the job's." }),
   turn: Type.Integer(),
   outcome: orNull(oneOf(OUTCOMES)),
   summary: orNull(Type.String()),
@@ -156,6 +157,75 @@ export const WaitShape = Type.Object({
   progress: orNull(Type.Object({ message: Type.String(), pct: orNull(Type.Number()) })),
   cursor: Type.Integer({ description: "The newest event's seq." }),
   hint: Type.String({ description: 'What to do next.' }),
+})
+
+export const JobRef = Type.String({
+  description: "The job's id: job- and 10 of a-z and 2-7.",
+  pattern: '^job-[a-z2-7]{10}$',
+})
+
+export const JobStateShape = oneOf(JOB_STATES, { description: "The job's state." })
+
+const VerificationShape = Type.Object({
+  command: Type.String(),
+  passed: orNull(Type.Boolean({ description: 'null while it runs.' })),
+  exit_code: orNull(Type.Integer()),
+  seconds: orNull(Type.Number()),
+  log_tail: Type.String({ description: 'The end of what it printed.' }),
+})
+
+const AttemptShape = Type.Object({
+  attempt: Type.Integer(),
+  session: Type.String(),
+  state: Type.String({
+    description: 'The state of its newest turn; verifying while that is verified, gone without a session.',
+  }),
+  outcome: orNull(oneOf(OUTCOMES)),
+  verification: orNull(VerificationShape),
+  diff: orNull(Type.Object({ files: Type.Integer(), insertions: Type.Integer(), deletions: Type.Integer() })),
+  rank: orNull(Type.Integer({ description: '1 is the best.' })),
+  reason: orNull(Type.String({ description: 'Why it has that rank.' })),
+  branch: Type.String(),
+})
+
+export const JobShape = Type.Object({
+  id: Type.String(),
+  repo: Type.String(),
+  state: JobStateShape,
+  state_reason: orNull(Type.String()),
+  instructions: Type.String(),
+  requester: orNull(Type.String()),
+  source: Type.String({ description: 'Where it came from: rest, mcp, or a trigger.' }),
+  session: orNull(Type.String({ description: 'Whose work counts; null while several attempts are at work.' })),
+  environment: Type.String(),
+  strategy: oneOf(['single', 'best_of_n'] as const),
+  n: Type.Integer(),
+  attempts: Type.Array(AttemptShape),
+  verification: orNull(VerificationShape),
+  delivery: orNull(
+    Type.Object({
+      branch: Type.String(),
+      commit: Commit,
+      pushed: Type.Boolean({ description: 'Whether it went to an upstream.' }),
+      pull_request_url: orNull(Type.String()),
+    }),
+  ),
+  result: orNull(
+    Type.Object({
+      summary: orNull(Type.String()),
+      data: Type.Unknown(),
+      error: orNull(Type.String()),
+      artifacts: Type.Array(ArtifactShape),
+    }),
+  ),
+  needs_input: orNull(Type.String({ description: 'The question that waits for a person.' })),
+  question_options: Type.Array(Type.String()),
+  warnings: Type.Array(Type.String()),
+  usage: UsageShape,
+  budget: BudgetShape,
+  timeline: Type.Array(Type.Object({ at: Time, state: JobStateShape, text: Type.String() })),
+  created_at: Time,
+  updated_at: Time,
 })
 
 export const InboxItemShape = Type.Object({

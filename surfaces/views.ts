@@ -7,14 +7,15 @@ import { artifactUri } from '../exchange/artifact-uri.ts'
 import type { Waited } from '../orchestrator/waiting.ts'
 import { nextStep, type Surface } from './next-steps.ts'
 
-const time = (ms: number) => new Date(ms).toISOString()
+/** ISO 8601, UTC. */
+export const time = (ms: number) => new Date(ms).toISOString()
 const timeOrNull = (ms: number | null) => (ms === null ? null : time(ms))
 
 export function budgetView(budget: Budget) {
   return { max_minutes: budget.maxMinutes, max_tokens: budget.maxTokens, max_cost_usd: budget.maxCostUsd }
 }
 
-function usageView(usage: Usage) {
+export function usageView(usage: Usage) {
   return {
     input_tokens: usage.inputTokens,
     output_tokens: usage.outputTokens,

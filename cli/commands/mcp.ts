@@ -61,7 +61,7 @@ const local: LocalWork = {
         signal: request.signal,
         output: { say: request.note },
       }
-      return handOver(checkout, options, request.session, use)
+      return handOver(checkout, options, () => request.session, use)
     }),
   pull: ({ directory, ...request }) =>
     inToolWords(async () => {

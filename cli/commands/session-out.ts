@@ -10,9 +10,25 @@ import { saveFile } from '../save-file.ts'
 import type { Listed, WireArtifact } from '../wire.ts'
 
 export function addSessionOutCommands(session: Command): void {
+  patchCommand(session, '<name>')
+
   session
-    .command('patch')
+    .command('pull')
     .argument('<name>')
+    .description("fetch the session's commits into a local branch; with --checkout take over its whole working state")
+    .option('--checkout', 'switch to the branch, with the uncommitted changes')
+    .option('--force', 'overwrite commits of the local branch that the session does not have')
+    .option('--branch <branch>', 'the local branch; default hangar/<name>')
+    .action(pull)
+
+  artifactsCommand(session, '<name>')
+}
+
+/** Adds the command that prints a session's whole change; of a job, that of the session whose work counts. */
+export function patchCommand(noun: Command, argument: string): void {
+  noun
+    .command('patch')
+    .argument(argument)
     .description('print the whole change as a patch, for git apply')
     .option('--turn <n>', "up to this turn's end", wholeNumber)
     .option('--from <what>', 'base (default) or handover: leave out what was handed over')
@@ -24,19 +40,13 @@ export function addSessionOutCommands(session: Command): void {
       })
       context.output.data(Buffer.from(await response.arrayBuffer()))
     })
+}
 
-  session
-    .command('pull')
-    .argument('<name>')
-    .description("fetch the session's commits into a local branch; with --checkout take over its whole working state")
-    .option('--checkout', 'switch to the branch, with the uncommitted changes')
-    .option('--force', 'overwrite commits of the local branch that the session does not have')
-    .option('--branch <branch>', 'the local branch; default hangar/<name>')
-    .action(pull)
-
-  session
+/** Adds the command that lists and saves what agents handed back. */
+export function artifactsCommand(noun: Command, argument: string): void {
+  noun
     .command('artifacts')
-    .argument('<name>')
+    .argument(argument)
     .description('list the files that the agent handed back')
     .option('--get <path>', 'print one (the newest of that path) to standard output')
     .option('--all <dir>', 'save the newest of each into a directory')

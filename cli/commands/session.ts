@@ -1,18 +1,18 @@
 /** `hangar session …` */
 import type { Command } from 'commander'
-import { findCheckout, matchRepo } from '../checkout.ts'
+import { findCheckout } from '../checkout.ts'
 import { callJson } from '../client.ts'
 import { type Context, createContext, positiveNumber, wholeNumber } from '../command.ts'
 import { EXIT, type ExitStatus, type Failure, usage } from '../failure.ts'
 import { followEvents } from '../follow.ts'
 import { handOver } from '../local-work.ts'
-import { type MessageOptions, messageBody, messageOptions, messageText } from '../message.ts'
+import { localOptions, type MessageOptions, messageBody, messageOptions, messageText, repoHere } from '../message.ts'
 import { ago, printable } from '../output.ts'
 import { createPatience, patienceMs } from '../patience.ts'
 import { showSession } from '../show-session.ts'
 import { createTimeline } from '../timeline.ts'
 import { waitForEnd } from '../wait.ts'
-import type { Listed, WireDelivery, WireEvent, WireRepo, WireSession, WireTurn } from '../wire.ts'
+import type { Listed, WireDelivery, WireEvent, WireSession, WireTurn } from '../wire.ts'
 import { addSessionOutCommands } from './session-out.ts'
 
 interface NewOptions extends MessageOptions {
@@ -80,14 +80,7 @@ export function addSessionCommands(program: Command): void {
       showSession(context, await callJson<WireSession>(context.server(), { path: sessionPath(name) }))
     })
 
-  session
-    .command('events')
-    .argument('<name>')
-    .description("show what happened in a session's turns")
-    .option('-f, --follow', 'go on as it happens')
-    .option('--since <seq>', 'only events after this one', wholeNumber, 0)
-    .option('--json', 'print each event as one line of JSON')
-    .action(events)
+  eventsCommand(session, '<name>')
 
   session
     .command('cancel')
@@ -134,6 +127,18 @@ export function addSessionCommands(program: Command): void {
   addSessionOutCommands(session)
 }
 
+/** Adds the command that shows what happened in a session's turns; of a job, in those of the session whose work counts. */
+export function eventsCommand(noun: Command, argument: string): void {
+  noun
+    .command('events')
+    .argument(argument)
+    .description('show what happened in its turns')
+    .option('-f, --follow', 'go on as it happens')
+    .option('--since <seq>', 'only events after this one', wholeNumber, 0)
+    .option('--json', 'print each event as one line of JSON')
+    .action(events)
+}
+
 async function newSession(name: string, message: string, options: NewOptions): Promise<void> {
   const context = createContext(options)
   const body = {
@@ -155,7 +160,7 @@ async function newSession(name: string, message: string, options: NewOptions): P
       ? await handOver(
           findCheckout(context.cwd),
           localOptions(context, options, options.repo ?? null),
-          name,
+          () => name,
           ({ repo, commit }) => create(repo, [{ kind: 'checkpoint', commit }]),
         )
       : await create(options.repo ?? (await repoHere(context)), [])
@@ -184,8 +189,11 @@ async function send(
   let turn: WireTurn
   if (options.fromLocal === true) {
     const { repo } = await callJson<WireSession>(context.server(), { path: sessionPath(name) })
-    turn = await handOver(findCheckout(context.cwd), localOptions(context, options, repo), name, ({ commit }) =>
-      post([{ kind: 'checkpoint', commit }]),
+    turn = await handOver(
+      findCheckout(context.cwd),
+      localOptions(context, options, repo),
+      () => name,
+      ({ commit }) => post([{ kind: 'checkpoint', commit }]),
     )
   } else turn = await post([])
   context.output.say(`turn ${turn.turn} of ${name} is ${turn.state}`)
@@ -216,26 +224,6 @@ async function ended(
     process.exitCode = await waitForEnd(context, name, { turn, timeoutSeconds: null, live: true })
   else if (context.output.json) context.output.data(`${JSON.stringify(object, null, 2)}\n`)
   else context.output.say(`wait for it with: hangar session wait ${name}`)
-}
-
-function localOptions(context: Context, options: MessageOptions, repo: string | null) {
-  return {
-    server: context.server(),
-    output: context.output,
-    repo,
-    createRepo: options.createRepo === true,
-    mayAsk: true,
-  }
-}
-
-async function repoHere(context: Context): Promise<string> {
-  const { items } = await callJson<Listed<WireRepo>>(context.server(), { path: '/api/repos' })
-  const slug = matchRepo(findCheckout(context.cwd), items)
-  if (slug === null)
-    throw usage(
-      'no remote of this checkout names a repo of the server; name one with --repo, or hand your work over with --from-local',
-    )
-  return slug
 }
 
 async function list(options: {

@@ -4,6 +4,7 @@ import { mkdir, rename } from 'node:fs/promises'
 import { Level } from 'level'
 import { errors, messageOf } from '../../domain/errors.ts'
 import type { Token } from '../../domain/grant.ts'
+import type { JobRecord } from '../../domain/job.ts'
 import type { Oid, RefName, RepoSlug } from '../../domain/names.ts'
 import type { Log } from '../../domain/ports.ts'
 import type { RunEvent } from '../../domain/run-event.ts'
@@ -27,6 +28,12 @@ export interface SessionEntry {
   readonly logOid: Oid
   readonly repo: RepoSlug
   readonly session: SessionRecord
+}
+
+export interface JobEntry {
+  /** The commit that the record was read from. */
+  readonly oid: Oid
+  readonly job: JobRecord
 }
 
 /** How an MCP client began its session, kept so that it goes on after a restart of the server. */
@@ -58,6 +65,10 @@ export interface Sections {
   refsSeen: Oid
   /** By `seqKey`. */
   storeEvents: StoreEvent
+  /** By id. */
+  jobs: JobEntry
+  /** By `orderKey`; the value is the job's id. */
+  jobOrder: string
   /** By session name; how far the output of its turn was taken in. */
   cursors: unknown
   /** By session id. The one section that nothing else could give back: reindexing leaves it as it is. */
@@ -100,6 +111,8 @@ export type Index = { readonly [S in SectionName]: Section<Sections[S]> } & {
 /** In the order of the database; `!` ends a section's name in its keys. */
 export const SECTIONS: readonly SectionName[] = [
   'cursors',
+  'jobOrder',
+  'jobs',
   'mcpSessions',
   'meta',
   'order',

@@ -9,6 +9,7 @@ import type { Repository } from '../git/repository.ts'
 import type { Ledger } from '../ledger.ts'
 import { readTokens } from '../tokens.ts'
 import { type Index, type IndexChange, orderKey, runEventKey, turnKey } from './index.ts'
+import { reindexJobs } from './reindex-jobs.ts'
 
 export interface ReindexDeps {
   readonly repositories: Repositories
@@ -60,6 +61,7 @@ export async function reindex(
     if (!present.has(name) && !closed.has(entry.repo))
       await index.batch(await dropChanges(index, name, { keepLive: false }))
   await indexTokens(index, await readTokens(repositories.server, ledger))
+  await reindexJobs(deps, { full: options.full, unreadable })
   return { sessions: count, unreadable }
 }
 

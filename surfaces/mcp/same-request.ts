@@ -12,9 +12,19 @@ export function sameRequestMark(
   caller: TokenCaller,
 ): IdempotencyMark | null {
   if (tool?.idempotentBy === undefined) return null
-  const hash = (text: string) => createHash('sha256').update(text).digest('hex')
-  const body = hash(JSON.stringify(sorted(args)))
-  return { key: hash(`${caller.id}\0mcp\0${name}\0${String(args[tool.idempotentBy])}\0${body}`), body }
+  const told = args[tool.idempotentBy]
+  if (told === undefined) return null
+  const body = digestOf(args)
+  return { key: hash(`${caller.id}\0mcp\0${name}\0${String(told)}\0${body}`), body }
+}
+
+/** SHA-256 (hex) of what the arguments say, in whatever order they say it. */
+export function digestOf(args: Readonly<Record<string, unknown>>): string {
+  return hash(JSON.stringify(sorted(args)))
+}
+
+function hash(text: string): string {
+  return createHash('sha256').update(text).digest('hex')
 }
 
 /** Deeper arguments are refused: each level costs stack. */

@@ -2,11 +2,12 @@
 import type { CallToolResult, Tool } from '@modelcontextprotocol/sdk/types.js'
 import { errors, HangarError, messageOf } from '../../domain/errors.ts'
 import { hasScope, type TokenCaller } from '../../domain/grant.ts'
-import { parseSessionName } from '../../domain/names.ts'
+import { isJobId, parseSessionName, type SessionName } from '../../domain/names.ts'
 import type { Log } from '../../domain/ports.ts'
 import { parseShape } from '../../domain/schema.ts'
 import type { IdempotencyMark } from '../../domain/session.ts'
 import { artifactUri, sessionUri } from '../../exchange/artifact-uri.ts'
+import { chosenSession } from '../../orchestrator/job-attempts.ts'
 import { checkScope } from '../auth.ts'
 import {
   type ArtifactLink,
@@ -17,6 +18,7 @@ import {
   sessionFor,
   type ToolTraits,
 } from '../operations/operation.ts'
+import { jobFor, sessionMeant } from '../operations/refs.ts'
 import { contentBlock, mimeOf } from './content.ts'
 import type { McpCall } from './features.ts'
 import { createSharing, sameRequestMark } from './same-request.ts'
@@ -69,13 +71,11 @@ export function createTools(deps: ToolsDeps): Tools {
   }
 
   const wait = async (operationCall: Call, call: McpCall, input: Input, handle: (input: Input) => Promise<Reply>) => {
-    const name = parseSessionName(String(input['ref']))
-    const { session } = await sessionFor(operationCall, name)
-    const turn = typeof input['turn'] === 'number' ? input['turn'] : session.turns
+    const { name, turn, given } = await waitedFor(operationCall, input)
     const asked = Number(input['timeout_seconds'])
     if (call.progressToken === null)
-      return handle({ ...input, turn, timeout_seconds: Math.min(asked, deps.progress.silentMs / 1000) })
-    return tellingProgress(services, call, { name, turn }, deps.progress, () => handle({ ...input, turn }))
+      return handle({ ...given, timeout_seconds: Math.min(asked, deps.progress.silentMs / 1000) })
+    return tellingProgress(services, call, { name, turn }, deps.progress, () => handle(given))
   }
 
   return {
@@ -97,6 +97,20 @@ export function createTools(deps: ToolsDeps): Tools {
 }
 
 type Input = Readonly<Record<string, unknown>>
+
+/** The turn whose progress is told, and the call with it named; a job is waited for as a whole, and tells of its first or chosen attempt. */
+async function waitedFor(call: Call, input: Input): Promise<{ name: SessionName; turn: number; given: Input }> {
+  const ref = String(input['ref'])
+  if (isJobId(ref) && input['turn'] === undefined) {
+    const job = await jobFor(call, ref)
+    const name = chosenSession(job) ?? job.attempts[0]?.session ?? parseSessionName(ref)
+    return { name, turn: (await sessionFor(call, name)).session.turns, given: input }
+  }
+  const name = await sessionMeant(call, ref)
+  const { session } = await sessionFor(call, name)
+  const turn = typeof input['turn'] === 'number' ? input['turn'] : session.turns
+  return { name, turn, given: { ...input, turn } }
+}
 
 /** The tools that a caller with every scope sees. */
 export function toolDefinitions(operations: readonly Operation[]): Tool[] {

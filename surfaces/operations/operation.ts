@@ -14,6 +14,8 @@ import type { Index, SessionEntry } from '../../gateway/state/index.ts'
 import type { Tokens } from '../../gateway/tokens.ts'
 import type { Credentials } from '../../gateway/upstream/credentials.ts'
 import type { Upstreams } from '../../gateway/upstream/upstreams.ts'
+import type { JobRecords } from '../../orchestrator/job-records.ts'
+import type { Jobs } from '../../orchestrator/jobs.ts'
 import type { SessionControl } from '../../orchestrator/session-control.ts'
 import type { SessionDelivery } from '../../orchestrator/session-delivery.ts'
 import type { SessionEvents } from '../../orchestrator/session-events.ts'
@@ -38,6 +40,8 @@ export interface Services {
   readonly suspension: SessionSuspend
   readonly delivery: SessionDelivery
   readonly out: SessionOut
+  readonly jobs: Jobs
+  readonly jobRecords: JobRecords
   readonly events: SessionEvents
   readonly clock: Clock
   /** The URL that people reach the server at, without a trailing slash. */

@@ -1,14 +1,15 @@
 /** The operations that give a session's work back: events, patch, pull, artifacts. */
 import { Type } from '@sinclair/typebox'
-import { parseOid, parseSessionName } from '../../domain/names.ts'
+import { parseOid } from '../../domain/names.ts'
 import { artifactRestPath } from '../../exchange/artifact-uri.ts'
 import { ArtifactShape, EventShape, listOf, SessionRef } from '../shapes.ts'
 import { artifactView, eventView } from '../views.ts'
-import { type ArtifactLink, fitPage, json, type Operation, operation, sessionFor } from './operation.ts'
+import { type ArtifactLink, fitPage, json, type Operation, operation } from './operation.ts'
+import { sessionMeant } from './refs.ts'
 
 const strict = { additionalProperties: false } as const
 
-const getEvents = operation({
+export const getEvents = operation({
   name: 'get_events',
   summary: "Reads a session's run events.",
   restNote: 'With Accept: text/event-stream they come live, resumable by Last-Event-ID.',
@@ -33,8 +34,7 @@ const getEvents = operation({
   output: listOf(EventShape),
   status: 200,
   handle: async (call, input) => {
-    const name = parseSessionName(input.ref)
-    await sessionFor(call, name)
+    const name = await sessionMeant(call, input.ref)
     const limit = input.limit ?? 200
     const events = await call.services.events.read(name, input.since ?? 0, limit)
     const shown = fitPage(call.surface, events)
@@ -47,7 +47,7 @@ const getEvents = operation({
   },
 })
 
-const getPatch = operation({
+export const getPatch = operation({
   name: 'get_session_patch',
   summary: "The session's whole change as one patch, untracked files included; git apply takes it as it is.",
   scope: 'read',
@@ -90,8 +90,7 @@ const getPatch = operation({
   contentType: 'text/x-diff',
   status: 200,
   handle: async (call, input) => {
-    const name = parseSessionName(input.ref)
-    await sessionFor(call, name)
+    const name = await sessionMeant(call, input.ref)
     const content = await call.services.out.patch(name, { turn: input.turn ?? null, from: input.from ?? 'base' })
     return { kind: 'bytes', contentType: 'text/x-diff', content, download: null }
   },
@@ -120,8 +119,7 @@ const pull = operation({
   contentType: 'application/x-git-bundle',
   status: 200,
   handle: async (call, input) => {
-    const name = parseSessionName(input.ref)
-    await sessionFor(call, name)
+    const name = await sessionMeant(call, input.ref)
     const have = input.have === undefined ? [] : Array.isArray(input.have) ? input.have : [input.have]
     const bundle = await call.services.out.pull(name, have.map(parseOid))
     return bundle === null
@@ -130,7 +128,7 @@ const pull = operation({
   },
 })
 
-const listArtifacts = operation({
+export const listArtifacts = operation({
   name: 'list_artifacts',
   summary: 'Lists the files that the agent handed back, turn by turn.',
   scope: 'read',
@@ -148,14 +146,13 @@ const listArtifacts = operation({
   output: listOf(ArtifactShape),
   status: 200,
   handle: async (call, { ref }) => {
-    const name = parseSessionName(ref)
-    await sessionFor(call, name)
+    const name = await sessionMeant(call, ref)
     const items = await call.services.out.artifacts(name)
     return json(200, { items: items.map((artifact) => artifactView(name, artifact)), next_cursor: null })
   },
 })
 
-const getArtifact = operation({
+export const getArtifact = operation({
   name: 'get_artifact',
   summary: 'Downloads one artifact.',
   scope: 'read',
@@ -186,8 +183,7 @@ const getArtifact = operation({
   contentType: 'application/octet-stream',
   status: 200,
   handle: async (call, input) => {
-    const name = parseSessionName(input.ref)
-    await sessionFor(call, name)
+    const name = await sessionMeant(call, input.ref)
     const { entry, content } = await call.services.out.artifact(name, input.turn, input.path)
     return {
       kind: 'bytes',

@@ -2,10 +2,19 @@
 import { Type } from '@sinclair/typebox'
 import { errors, HangarError } from '../../domain/errors.ts'
 import { coversRepo } from '../../domain/grant.ts'
-import { parseOid, parseRepoSlug, parseSessionName, type SessionName, workBranch } from '../../domain/names.ts'
+import {
+  isJobId,
+  parseNewSessionName,
+  parseOid,
+  parseRepoSlug,
+  type SessionName,
+  workBranch,
+} from '../../domain/names.ts'
 import type { SessionEntry } from '../../gateway/state/index.ts'
+import { waitForJob } from '../../orchestrator/job-waiting.ts'
 import { waitForTurn } from '../../orchestrator/waiting.ts'
 import { messageOfWire } from '../context-wire.ts'
+import { waitedJobView } from '../job-view.ts'
 import {
   DeliveryShape,
   listOf,
@@ -27,6 +36,7 @@ import {
   type Services,
   sessionFor,
 } from './operation.ts'
+import { jobFor, ownSession, sessionMeant } from './refs.ts'
 
 const strict = { additionalProperties: false } as const
 const PAGE = 50
@@ -72,7 +82,7 @@ const newSession = operation({
   output: SessionShape,
   status: 201,
   handle: async (call, input) => {
-    const name = parseSessionName(input.name)
+    const name = parseNewSessionName(input.name)
     const repo = parseRepoSlug(input.repo)
     if (!coversRepo(call.caller, repo))
       throw errors.notFound(`there is no repo ${repo} on this server; add it with: hangar repo add ${repo}`)
@@ -117,8 +127,7 @@ const sendToSession = operation({
   output: TurnShape,
   status: 202,
   handle: async (call, input) => {
-    const name = parseSessionName(input.ref)
-    await sessionFor(call, name)
+    const name = await ownSession(call, input.ref)
     const turn = await call.services.sessions.send(name, {
       ...messageOfWire({ ...input, message: input.message ?? '' }),
       option: input.option ?? null,
@@ -212,15 +221,14 @@ const getSession = operation({
   output: SessionShape,
   status: 200,
   handle: async (call, { ref }) => {
-    const name = parseSessionName(ref)
-    await sessionFor(call, name)
-    return json(200, await view(call, name))
+    return json(200, await view(call, await sessionMeant(call, ref)))
   },
 })
 
-const wait = operation({
+export const waitForEnd = operation({
   name: 'wait_for_turn',
-  summary: 'Waits until a turn has ended, or the time is over.',
+  summary:
+    'Waits until a turn of a session has ended, or a job is at an end or waits for a person, or the time is over.',
   scope: 'read',
   method: 'get',
   path: '/api/sessions/{ref}/wait',
@@ -249,9 +257,14 @@ const wait = operation({
   output: WaitShape,
   status: 200,
   handle: async (call, input) => {
-    const name = parseSessionName(input.ref)
-    await sessionFor(call, name)
-    const options = { turn: input.turn ?? null, timeoutMs: (input.timeout_seconds ?? 50) * 1000, signal: call.signal }
+    const timeoutMs = (input.timeout_seconds ?? 50) * 1000
+    if (isJobId(input.ref) && input.turn === undefined) {
+      const { id } = await jobFor(call, input.ref)
+      const services = { ...call.services, jobs: call.services.jobRecords }
+      return json(200, waitedJobView(await waitForJob(services, id, { timeoutMs, signal: call.signal }), call.surface))
+    }
+    const name = await sessionMeant(call, input.ref)
+    const options = { turn: input.turn ?? null, timeoutMs, signal: call.signal }
     return json(200, waitView(await waitForTurn(call.services, name, options), call.surface))
   },
 })
@@ -281,8 +294,7 @@ const verbOn = ({ verb, name, summary, title, advice, effect, act }: Verb) =>
     output: SessionShape,
     status: 200,
     handle: async (call, { ref }) => {
-      const session = parseSessionName(ref)
-      await sessionFor(call, session)
+      const session = await ownSession(call, ref)
       await act(call.services, session)
       return json(200, await view(call, session))
     },
@@ -342,7 +354,7 @@ const deliver = operation({
   output: DeliveryShape,
   status: 200,
   handle: async (call, input) => {
-    const name = parseSessionName(input.ref)
+    const name = await ownSession(call, input.ref)
     const { repo } = await sessionFor(call, name)
     const expected = input.expected === undefined ? {} : { expected: parseOid(input.expected) }
     const { status, oid, ref, code, reason } = await call.services.delivery.deliver(name, expected)
@@ -375,8 +387,7 @@ const close = operation({
   output: SessionShape,
   status: 200,
   handle: async (call, input) => {
-    const name = parseSessionName(input.ref)
-    await sessionFor(call, name)
+    const name = await ownSession(call, input.ref)
     await call.services.control.close(name)
     const closed = await view(call, name)
     if (input.delete === true) await call.services.control.remove(name)
@@ -389,7 +400,7 @@ export const SESSION_OPERATIONS: readonly Operation[] = [
   listSessions,
   getSession,
   sendToSession,
-  wait,
+  waitForEnd,
   cancel,
   suspend,
   resume,
@@ -411,7 +422,8 @@ async function view(call: Call, name: SessionName) {
   return sessionView(session, turns, await repo.refs.read(workBranch(name)))
 }
 
-function checkHarness(call: Call, environment: string, harness: string | undefined): void {
+/** Throws `harness_unusable` where the environment runs another program than the one that is asked for. */
+export function checkHarness(call: Call, environment: string, harness: string | undefined): void {
   const configured = call.services.config.environments.get(environment)
   if (harness !== undefined && configured !== undefined && configured.harness !== harness)
     throw errors.harnessUnusable(

@@ -1,0 +1,406 @@
+/** Moves jobs on: a worker for each that is not at rest looks at its attempts' sessions and takes the next step, again after any crash. */
+import type { JobSettings } from '../domain/environment.ts'
+import { HangarError, messageOf } from '../domain/errors.ts'
+import { isAtRest, type JobAttempt, type JobEvent, type JobRecord, jobMove } from '../domain/job.ts'
+import type { JobId } from '../domain/names.ts'
+import type { Clock, Log } from '../domain/ports.ts'
+import type { TurnRecord } from '../domain/session.ts'
+import { passedSentence } from './budget.ts'
+import {
+  countingAttempts,
+  diffOf,
+  isEnded,
+  isVerifying,
+  judgeSession,
+  passedBudget,
+  remainingBudget,
+  type Standing,
+  spentBy,
+  standingOf,
+} from './job-attempts.ts'
+import type { JobDeliverer } from './job-delivery.ts'
+import type { JobJudge } from './job-judge.ts'
+import type { JobMove, JobRecords } from './job-records.ts'
+import type { SessionControl } from './session-control.ts'
+import type { SessionEvents } from './session-events.ts'
+import type { SessionRecords } from './session-records.ts'
+import type { SessionSuspend } from './session-suspend.ts'
+import type { Sessions } from './sessions.ts'
+import { passes, type RankedAttempt, rankAttempts, repairMessage } from './strategies.ts'
+
+export interface JobRunner {
+  /** Works on the job until it is at rest; once more where that is done already. */
+  kick(id: JobId): void
+  /** Lets go of all jobs; the next start takes them up again. */
+  close(): Promise<void>
+}
+
+export interface JobRunnerDeps {
+  readonly jobs: JobRecords
+  readonly records: SessionRecords
+  readonly events: SessionEvents
+  readonly sessions: Pick<Sessions, 'release' | 'send'>
+  readonly control: Pick<SessionControl, 'cancel' | 'stop' | 'close'>
+  readonly suspension: Pick<SessionSuspend, 'suspend'>
+  readonly deliverer: JobDeliverer
+  readonly judge: JobJudge
+  /** How jobs of the environment are verified and ranked. */
+  settings(environment: string): JobSettings
+  readonly clock: Clock
+  readonly log: Log
+}
+
+const RETRY_MS = 2_000
+/** How often several attempts are held against the budget that they share. */
+const BUDGET_MS = 1_000
+const REPAIR_KEY = 'verify-'
+
+/** What the worker does after a step. */
+type Next = 'again' | 'wait' | 'rest'
+
+export function createJobRunner(deps: JobRunnerDeps): JobRunner {
+  const { jobs, records, log } = deps
+  const working = new Map<JobId, Promise<void>>()
+  const again = new Set<JobId>()
+  const closing = new AbortController()
+
+  const kick = (id: JobId): void => {
+    if (closing.signal.aborted) return
+    if (working.has(id)) {
+      again.add(id)
+      return
+    }
+    const done = work(id)
+      .catch((error: unknown) => log.error({ job: id, error: messageOf(error) }, 'a job could not be worked on'))
+      .finally(() => {
+        working.delete(id)
+        if (again.delete(id)) kick(id)
+      })
+    working.set(id, done)
+  }
+
+  const work = async (id: JobId): Promise<void> => {
+    while (!closing.signal.aborted) {
+      const job = await jobs.find(id)
+      if (job === null) return
+      // Listened to before the look: what moves meanwhile is not missed.
+      const watch = watchJob(job)
+      try {
+        const next = await step(job)
+        if (next === 'rest') return
+        if (next === 'wait') await watch.moved(isShared(job) ? BUDGET_MS : null)
+      } catch (error) {
+        if (closing.signal.aborted) return
+        log.error({ job: id, error: messageOf(error) }, 'a step of a job failed; it is tried again')
+        await watch.pause(RETRY_MS)
+      } finally {
+        watch.end()
+      }
+    }
+  }
+
+  const step = async (job: JobRecord): Promise<Next> => {
+    const standings = await Promise.all(job.attempts.map((attempt) => standingOf(attempt, deps)))
+    await tidy(job, standings)
+    if (isAtRest(job.state)) return atRest(job, standings)
+    if (job.state === 'delivering') return deliver(job, standings)
+    return advance(job, standings)
+  }
+
+  /** A further message, sent while it rested or right before a crash, begins it again; what was stopped with it ends. */
+  const atRest = async (job: JobRecord, standings: readonly Standing[]): Promise<Next> => {
+    const counting = standings.filter(({ attempt }) => countingAttempts(job).includes(attempt))
+    const further = counting.find(({ attempt, turn }) => turn !== null && turn.turn > attempt.handled)
+    if (further !== undefined && jobMove(job.state, 'follow_up') !== null) {
+      await move(job, { event: 'follow_up', text: `turn ${further.turn?.turn} is queued` })
+      return 'again'
+    }
+    // Of one that waits for approval the first turn waits as well.
+    if (job.state === 'awaiting_approval') return 'rest'
+    for (const { session, current, attempt } of standings)
+      if (session !== null && current !== null && current.turn <= attempt.handled && current.stopReason === null)
+        await deps.control.cancel(session.name).catch(ignoreConflict)
+    return 'rest'
+  }
+
+  /** What is not chosen is done with: its agents stop, and its sandboxes go. */
+  const tidy = async (job: JobRecord, standings: readonly Standing[]): Promise<void> => {
+    if (job.chosen === null || job.attempts.length === 1) return
+    for (const { attempt, session, current } of standings) {
+      if (attempt.attempt === job.chosen || session === null) continue
+      if (current !== null && current.stopReason === null) await deps.control.cancel(session.name).catch(ignoreConflict)
+      else if (session.state === 'idle' && session.sandbox !== null)
+        await deps.suspension
+          .suspend(session.name)
+          .catch((error: unknown) =>
+            log.warn({ session: session.name, error: messageOf(error) }, 'an attempt was not suspended'),
+          )
+    }
+  }
+
+  const advance = async (job: JobRecord, all: readonly Standing[]): Promise<Next> => {
+    const counting = countingAttempts(job)
+    const standings = all.filter(({ attempt }) => counting.includes(attempt))
+    for (const { session } of standings) if (session?.state === 'creating') await deps.sessions.release(session.name)
+    if (job.state === 'queued' && standings.some((standing) => !isWaiting(standing))) {
+      await move(job, { event: 'start', text: 'an agent is at work' })
+      return 'again'
+    }
+    for (const standing of standings) if (await giveBack(job, standing)) return 'again'
+    const { stopAtFirstPass } = deps.settings(job.environment)
+    const isCertain = stopAtFirstPass && standings.some((standing) => isEnded(standing) && passes(standing))
+    if (isCertain || standings.every(isEnded)) return settle(job, standings)
+    if (isShared(job) && (await stopOverBudget(job, standings))) return 'wait'
+    return follow(job, standings)
+  }
+
+  /** The job's state is that of its attempts: verifying once no agent is at work any more. */
+  const follow = async (job: JobRecord, standings: readonly Standing[]): Promise<Next> => {
+    const busy = standings.filter((standing) => !isEnded(standing))
+    const verifying = busy.every(isVerifying)
+    if (job.state === 'running' && verifying) {
+      await move(job, { event: 'verify', text: 'the work is being verified' })
+      return 'again'
+    }
+    if (job.state === 'verifying' && !verifying) {
+      await move(job, { event: 'work', text: 'an agent is at work' })
+      return 'again'
+    }
+    return 'wait'
+  }
+
+  /** An agent whose work failed its verification is told so, as often as the environment says. */
+  const giveBack = async (job: JobRecord, standing: Standing): Promise<boolean> => {
+    const { session, turn, attempt } = standing
+    if (session === null || turn === null || !isEnded(standing) || turn.turn <= attempt.handled) return false
+    if (turn.outcome !== 'exited' || passes(standing)) return false
+    const turns = await records.turns(session.name)
+    if (repairsOf(turns) >= deps.settings(job.environment).verifyRetries) return false
+    const budget = remainingBudget(job, await spentBy(job, deps))
+    if (budget === null) return false
+    try {
+      await deps.sessions.send(session.name, {
+        message: repairMessage(turn),
+        requester: job.requester,
+        context: [],
+        outputSchema: job.outputSchema,
+        budget,
+        timeoutMs: job.timeoutMs,
+        // Known again after a crash.
+        idempotency: { key: `${REPAIR_KEY}${turn.turn}`, body: '' },
+        option: null,
+      })
+      return true
+    } catch (error) {
+      if (!(error instanceof HangarError) || error.status >= 500) throw error
+      log.warn({ job: job.id, error: error.message }, 'a failing verification could not be given back to its agent')
+      return false
+    }
+  }
+
+  const stopOverBudget = async (job: JobRecord, standings: readonly Standing[]): Promise<boolean> => {
+    const passed = passedBudget(job, await spentBy(job, deps))
+    if (passed === null) return false
+    const why = { reason: 'over_budget', detail: `of the whole job: ${passedSentence(passed)}` } as const
+    for (const { session, current } of standings)
+      if (session !== null && current !== null && current.stopReason === null)
+        await deps.control.stop(session.name, why).catch(ignoreConflict)
+    return true
+  }
+
+  const settle = async (job: JobRecord, standings: readonly Standing[]): Promise<Next> => {
+    if (job.attempts.length > 1 && job.chosen === null) return choose(job, standings)
+    const [only] = standings
+    if (only === undefined) throw new Error(`job ${job.id} has no attempt`)
+    await move(job, { ...outcomeMove(only.turn), fields: { attempts: handledNow(job, standings) } })
+    return 'again'
+  }
+
+  /** Ranks the attempts; the best that passes is delivered. */
+  const choose = async (job: JobRecord, standings: readonly Standing[]): Promise<Next> => {
+    const ended = await Promise.all(
+      standings.map(async (standing) => ({
+        attempt: standing.attempt.attempt,
+        turn: isEnded(standing) ? standing.turn : null,
+        diff: isEnded(standing) ? await diffOf(standing, deps) : null,
+      })),
+    )
+    const judged = await deps.judge.verdict(job, ended.filter(passes))
+    if (judged === 'waiting') return job.state === 'running' ? follow(job, standings) : 'wait'
+    const ranking = rankAttempts(ended, judged.verdict).map((ranked) => stoppedReason(ranked, standings))
+    const attempts = handledNow(job, standings).map((attempt) => {
+      const place = ranking.find((ranked) => ranked.attempt === attempt.attempt)
+      const diff = ended.find((entry) => entry.attempt === attempt.attempt)?.diff ?? null
+      return { ...attempt, rank: place?.rank ?? null, reason: place?.reason ?? null, diff }
+    })
+    const warnings = judged.warning === null ? job.warnings : [...job.warnings, judged.warning]
+    const best = chosenOf(ranking, ended)
+    const turn = ended.find((entry) => entry.attempt === best)?.turn ?? null
+    const passed = passes({ turn })
+    const result = passed
+      ? ({ event: 'deliver', text: `attempt ${best} is the best: ${ranking[0]?.reason ?? ''}` } as const)
+      : nonePassed(
+          ended.map((entry) => entry.turn),
+          turn,
+          ranking,
+        )
+    await move(job, { ...result, fields: { attempts, chosen: best, warnings } })
+    return 'again'
+  }
+
+  const deliver = async (job: JobRecord, standings: readonly Standing[]): Promise<Next> => {
+    const standing = standings.find(({ attempt }) => countingAttempts(job).includes(attempt))
+    const done = await deps.deliverer.deliver(job, standing?.session ?? null, closing.signal)
+    if (closing.signal.aborted) return 'rest'
+    const warnings = [...new Set([...job.warnings, ...done.warnings])]
+    await move(
+      job,
+      done.failure === null
+        ? { event: 'succeed', text: done.text, fields: { delivery: done.delivery, warnings } }
+        : { event: 'fail', text: `the delivery failed: ${done.failure}`, isReason: true, fields: { warnings } },
+    )
+    return 'again'
+  }
+
+  /** A job that was moved by somebody else meanwhile is looked at again. */
+  const move = (job: JobRecord, wanted: JobMove): Promise<JobRecord | null> =>
+    jobs.tryMove(job.id, async (current) => (isSame(current, job) ? wanted : null))
+
+  const watchJob = (job: JobRecord) => {
+    let wake = () => {}
+    let woken = false
+    const listener = () => {
+      woken = true
+      wake()
+    }
+    const names = [...job.attempts.map(({ session }) => session), judgeSession(job)]
+    const offs = [jobs.onMove(job.id, listener), ...names.map((name) => records.onMove(name, listener))]
+    closing.signal.addEventListener('abort', listener)
+    const moved = async (timeoutMs: number | null): Promise<void> => {
+      if (woken) return
+      const timer = timeoutMs === null ? null : setTimeout(listener, timeoutMs)
+      await new Promise<void>((resolve) => {
+        wake = resolve
+      })
+      if (timer !== null) clearTimeout(timer)
+    }
+    return {
+      moved,
+      pause: async (ms: number) => {
+        woken = closing.signal.aborted
+        await moved(ms)
+      },
+      end: () => {
+        for (const off of offs) off()
+        closing.signal.removeEventListener('abort', listener)
+      },
+    }
+  }
+
+  return {
+    kick,
+    close: async () => {
+      closing.abort()
+      await Promise.allSettled([...working.values()])
+    },
+  }
+}
+
+/** Whether several agents at once use one budget, which none of their turns can keep alone. */
+function isShared({ attempts, chosen, budget }: JobRecord): boolean {
+  return attempts.length > 1 && chosen === null && Object.values(budget).some((limit) => limit !== null)
+}
+
+function isWaiting({ turn, current, session }: Standing): boolean {
+  return session !== null && turn !== null && current?.state === 'queued' && current.turn === turn.turn
+}
+
+/** How many of the newest turns were to mend a failing verification. */
+function repairsOf(turns: readonly TurnRecord[]): number {
+  const isRepair = ({ idempotency }: TurnRecord) => idempotency?.key.startsWith(REPAIR_KEY) === true
+  return [...turns].reverse().findIndex((turn) => !isRepair(turn))
+}
+
+function handledNow(job: JobRecord, standings: readonly Standing[]): JobAttempt[] {
+  return job.attempts.map((attempt) => {
+    const turn = standings.find((standing) => standing.attempt === attempt)?.turn ?? null
+    return turn === null ? attempt : { ...attempt, handled: Math.max(attempt.handled, turn.turn) }
+  })
+}
+
+/** What becomes of a job whose one attempt ended so. */
+function outcomeMove(turn: TurnRecord | null): Pick<JobMove, 'event' | 'text' | 'isReason'> {
+  if (turn === null) return { event: 'fail', text: 'its session is gone', isReason: true }
+  const said = turn.error?.message ?? null
+  const because = (event: JobEvent, text: string) => ({ event, text, isReason: true })
+  switch (turn.outcome) {
+    case 'exited': {
+      const verification = turn.verification ?? null
+      if (passes({ turn })) return { event: 'deliver', text: 'the work is being delivered' }
+      return because(
+        'fail',
+        verification?.exitCode == null
+          ? 'the verification did not end'
+          : `the verification failed with exit status ${verification.exitCode}`,
+      )
+    }
+    case 'needs_input':
+      return because('ask', turn.question ?? 'the agent asks')
+    case 'over_budget':
+      return because('exceed_budget', said ?? 'the budget was passed')
+    case 'timed_out':
+      return because('time_out', said ?? 'the turn took too long')
+    case 'cancelled':
+      return because('cancel', 'its turn was cancelled')
+    default:
+      return because('fail', said ?? 'the agent failed')
+  }
+}
+
+/** The best that passes; where none does, one that asks, which a person can answer, else the first in rank. */
+function chosenOf(
+  ranking: readonly RankedAttempt[],
+  ended: readonly { readonly attempt: number; readonly turn: TurnRecord | null }[],
+): number {
+  const turnOf = (attempt: number) => ended.find((entry) => entry.attempt === attempt)?.turn ?? null
+  const first = ranking[0]?.attempt ?? 1
+  if (passes({ turn: turnOf(first) })) return first
+  return ranking.find(({ attempt }) => turnOf(attempt)?.outcome === 'needs_input')?.attempt ?? first
+}
+
+function nonePassed(
+  turns: readonly (TurnRecord | null)[],
+  chosen: TurnRecord | null,
+  ranking: readonly RankedAttempt[],
+): Pick<JobMove, 'event' | 'text' | 'isReason'> {
+  const each = [...ranking]
+    .sort((a, b) => a.attempt - b.attempt)
+    .map(({ attempt, reason }) => `attempt ${attempt}: ${reason}`)
+    .join('; ')
+  if (chosen?.outcome === 'needs_input') return outcomeMove(chosen)
+  const all = (outcome: TurnRecord['outcome']) => turns.every((turn) => turn?.outcome === outcome)
+  const event: JobEvent = turns.some((turn) => turn?.outcome === 'over_budget')
+    ? 'exceed_budget'
+    : all('timed_out')
+      ? 'time_out'
+      : all('cancelled')
+        ? 'cancel'
+        : 'fail'
+  return { event, text: `no attempt passed: ${each}`, isReason: true }
+}
+
+/** An attempt that was still at work when the answer was certain. */
+function stoppedReason(ranked: RankedAttempt, standings: readonly Standing[]): RankedAttempt {
+  const standing = standings.find(({ attempt }) => attempt.attempt === ranked.attempt)
+  if (standing === undefined || standing.session === null || isEnded(standing)) return ranked
+  return { ...ranked, reason: 'it was still at work when another attempt had passed, and was stopped' }
+}
+
+function ignoreConflict(error: unknown): void {
+  if (!(error instanceof HangarError) || error.code !== 'conflict') throw error
+}
+
+/** Whether nothing has happened to the job since it was read. */
+function isSame(a: JobRecord, b: JobRecord): boolean {
+  return a.state === b.state && a.updatedAt === b.updatedAt && a.timeline.length === b.timeline.length
+}
