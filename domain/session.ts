@@ -37,6 +37,8 @@ export interface SessionRecord {
   readonly harness: string
   readonly environment: string
   readonly parent: SessionName | null
+  /** The parent's newest turn that it was forked after; absent or null without a parent. */
+  readonly parentTurn?: number | null
   /** Of a job's session: the command that verifies each turn, where the job was submitted with one; absent or null: its environment's. */
   readonly verify?: string | null
   readonly conversation: SessionConversation | null
@@ -114,6 +116,9 @@ export interface TurnRecord {
   /** The work branch after the turn. */
   readonly headCommit: Oid | null
   readonly checkpoint: Oid | null
+  /** The agent's conversation as the turn left it, and the sealed ref's commit with it: what a fork from this turn begins with. */
+  readonly conversation?: SessionConversation | null
+  readonly sealed?: Oid | null
   /** What was handed in, as a checkpoint. */
   readonly contextCommit: Oid | null
   /** Attachments by name: in the record's tree under `turns/<n>/in/`. */

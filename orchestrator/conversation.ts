@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import type { ConversationStart, HarnessEnd } from '../domain/harness.ts'
 import { NO_USAGE, type Usage } from '../domain/run-event.ts'
 import type { SessionConversation, SessionRecord, TurnRecord } from '../domain/session.ts'
+import type { SessionRecords } from './session-records.ts'
 import { runKeys, type TurnAt } from './turn-context.ts'
 
 /** The conversation of the turn's next run, and what it has used so far. The same turn gives the same one, also after a restart. */
@@ -28,6 +29,25 @@ export function conversationAfter(
 ): SessionConversation | null {
   if (conversation === null) return session.conversation ?? null
   return { harness: at.environment.harness.kind, id: conversation, cumulative, isParents: false }
+}
+
+/** What an agent is told of that does not know its conversation: the turns before this one, those of the sessions that it was forked from first. */
+export async function turnsBefore(
+  records: SessionRecords,
+  session: SessionRecord,
+  number: number,
+): Promise<TurnRecord[]> {
+  const own = (await records.turns(session.name)).filter(({ turn }) => turn < number)
+  const before: TurnRecord[] = []
+  let at = session
+  while (at.parent !== null) {
+    const parent = await records.find(at.parent)
+    if (parent === null) break
+    const last = at.parentTurn ?? 0
+    before.unshift(...(await records.turns(at.parent)).filter(({ turn }) => turn <= last))
+    at = parent.session
+  }
+  return [...before, ...own]
 }
 
 /** A UUID (version 8: of our own making) from a text. */

@@ -10,10 +10,11 @@ import type { Index } from '../gateway/state/index.ts'
 import { chosenSession, judgeSession, remainingBudget, spentBy } from './job-attempts.ts'
 import type { JobRecords } from './job-records.ts'
 import type { JobRunner } from './job-runner.ts'
+import type { Message } from './message.ts'
 import type { SessionControl } from './session-control.ts'
 import type { SessionEvents } from './session-events.ts'
 import type { SessionRecords } from './session-records.ts'
-import type { EnvironmentDefaults, Message, Sessions } from './sessions.ts'
+import type { EnvironmentDefaults, Sessions } from './sessions.ts'
 
 /** A piece of work as it is asked for; `message` is its instructions. */
 export interface NewJob extends Message {

@@ -20,11 +20,11 @@ export function promptOf(turn: TurnRecord, session: SessionName): string {
 const MAX_HANDED_CHARACTERS = 40_000
 const MAX_PART_CHARACTERS = 4_000
 
-/** The prompt of a turn whose agent does not know what was said before: the turns so far in short, the newest whole, then its own. */
-export function handOffPromptOf(turn: TurnRecord, turns: readonly TurnRecord[], session: SessionName): string {
+/** The prompt of a turn whose agent does not know what was said before: the turns before it in short, the newest whole, then its own. */
+export function handOffPromptOf(turn: TurnRecord, turnsBefore: readonly TurnRecord[], session: SessionName): string {
   const parts: string[] = []
   let left = MAX_HANDED_CHARACTERS
-  for (const before of turns.filter((other) => other.turn < turn.turn).reverse()) {
+  for (const before of [...turnsBefore].reverse()) {
     const part = [
       `### Turn ${before.turn}`,
       before.message.trim().slice(0, MAX_PART_CHARACTERS),

@@ -23,23 +23,12 @@ import type { Repositories } from '../gateway/git/repositories.ts'
 import type { RefUpdate, Repository } from '../gateway/git/repository.ts'
 import type { Upstreams } from '../gateway/upstream/upstreams.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
+import type { Message } from './message.ts'
 import type { NameClaims } from './name-claims.ts'
 import { attachmentPath } from './sandbox-helper.ts'
+import { createSessionFork, type SessionFork } from './session-fork.ts'
 import type { SessionMove, SessionRecords } from './session-records.ts'
 import type { TurnRunner } from './turn-runner.ts'
-
-/** A message with what is handed in beside it. */
-export interface Message {
-  readonly message: string
-  /** The name of the token that sends it. */
-  readonly requester: string | null
-  readonly context: readonly ContextItem[]
-  readonly outputSchema: unknown
-  /** Over the session's and the environment's. */
-  readonly budget: Partial<Budget>
-  readonly timeoutMs: number | null
-  readonly idempotency: IdempotencyMark | null
-}
 
 /** Where a session works, and with what. */
 export interface NewWork extends Message {
@@ -52,7 +41,7 @@ export interface NewSession extends NewWork {
   readonly name: SessionName
 }
 
-export interface Sessions {
+export interface Sessions extends SessionFork {
   /** Throws what is wrong with any part of it; then nothing of it is left. */
   create(input: NewSession): Promise<SessionRecord>
   /**
@@ -144,7 +133,19 @@ export function createSessions(deps: SessionsDeps): Sessions {
     }
   }
 
+  /** The first turn of a fork, with what comes beside its message; its parent's work is what it begins with. */
+  const firstTurn = async (message: Message, session: SessionRecord, context: Oid): Promise<TurnRecord> => {
+    const defaults = deps.environmentDefaults(session.environment)
+    await checkMessage(message, session.repo)
+    const handOver = { base: session.baseCommit, start: null, context, requested: null }
+    const given = { ...defaults, budget: overlay(defaults.budget, session.budget) }
+    return newTurn(1, { ...message, warnings: [] }, given, NOTHING_TAKEN_IN, handOver, clock.now())
+  }
+  const forks = createSessionFork({ ...deps, firstTurn })
+
   return {
+    fork: forks.fork,
+
     create: async (input) => {
       const repo = await openRepo(input.repo)
       const existing = await records.find(input.name)
@@ -195,6 +196,8 @@ export function createSessions(deps: SessionsDeps): Sessions {
             handOver,
             clock.now(),
           )
+          // A fork's first turn begins with its parent's work.
+          if (session.turns === 0 && handOver === null) queued = { ...queued, contextCommit: tips.checkpoint }
           return {
             message: `turn ${queued.turn} is queued`,
             session: {
@@ -218,6 +221,8 @@ export function createSessions(deps: SessionsDeps): Sessions {
     },
   }
 }
+
+const NOTHING_TAKEN_IN: Intake = { attachments: [], urls: [], patches: [], brought: null }
 
 /** Whether the turn was made by a request with this key. Throws `idempotency_mismatch` when that had another body. */
 function sameRequest(turn: TurnRecord, mark: IdempotencyMark | null): boolean {

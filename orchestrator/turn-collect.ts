@@ -232,6 +232,7 @@ async function recordEnd(at: TurnPlace, turn: TurnRecord, gathered: Gathered, se
     recorded = ended
     const state = { kind: 'state', state: 'ended', text: endSentence(ended) } as const
     const last = await services.events.place(at.name, at.number, state)
+    const sealed = await at.repo.refs.read(sessionRef(at.name, 'sealed'))
     if (gathered.head !== null) await noteTurn(at, gathered.head, ended, services)
     return {
       message: `turn ${at.number} ended: ${ended.outcome ?? ''}`,
@@ -241,7 +242,7 @@ async function recordEnd(at: TurnPlace, turn: TurnRecord, gathered: Gathered, se
         needsInput: ended.outcome === 'needs_input' ? ended.question : null,
         questionOptions: ended.outcome === 'needs_input' ? ended.questionOptions : [],
       },
-      turns: [ended],
+      turns: [{ ...ended, conversation: session.conversation, sealed }],
       files: new Map([
         ...ioFiles(at.number, ended),
         [`turns/${at.number}/events.jsonl.gz`, eventsFile([...events, last])],

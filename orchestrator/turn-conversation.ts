@@ -43,14 +43,14 @@ export async function restoreConversation(
   services: TurnServices,
 ): Promise<string | null> {
   const known = session.conversation ?? null
-  if (known === null) return null
+  // A fork of a session whose agent had done something that nobody can go on with.
+  if (known === null) return session.turns === 1 && (session.parentTurn ?? 0) > 0 ? 'nothing of it was kept' : null
   const { provider, harness } = at.environment
-  const owner = known.isParents && session.parent !== null ? session.parent : session.name
   if (known.harness !== harness.kind)
     return `it is one of ${known.harness}, and the environment now runs ${harness.kind}`
   if (known.isParents && !harness.forks) return `${harness.kind} cannot fork a conversation`
   try {
-    const tar = await services.conversations.restore(at.repo, owner)
+    const tar = await services.conversations.restore(at.repo, session.name)
     if (tar === null) return 'nothing of it was kept'
     await provider.putTar(ref, provider.paths(ref).home, tar)
     return null

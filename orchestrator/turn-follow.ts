@@ -6,7 +6,7 @@ import { NO_USAGE, sumUsage } from '../domain/run-event.ts'
 import type { SandboxRef, TurnProcess } from '../domain/sandbox.ts'
 import type { TurnRecord } from '../domain/session.ts'
 import { passedLimit, passedSentence } from './budget.ts'
-import { conversationAfter, conversationStart } from './conversation.ts'
+import { conversationAfter, conversationStart, turnsBefore } from './conversation.ts'
 import { handOffPromptOf, promptOf } from './prompt.ts'
 import { openStreams, READ_BYTES, type RunStreams, type StreamedRun, usedBefore } from './run-streams.ts'
 import { putEvent } from './session-events.ts'
@@ -29,7 +29,7 @@ export async function followTurn(at: TurnAt, services: TurnServices): Promise<vo
   const deadline = deadlineOf(turn)
   if (turn.stopReason === null) {
     const prompt = turn.handedOff
-      ? handOffPromptOf(turn, await services.records.turns(at.name), at.name)
+      ? handOffPromptOf(turn, await turnsBefore(services.records, session, at.number), at.name)
       : promptOf(turn, at.name)
     const run = { key, prompt, timeoutMs: deadline.ms, conversation: start.conversation }
     await startAgent(at, { session, turn, run })

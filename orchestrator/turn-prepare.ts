@@ -28,7 +28,7 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
   const env = turnEnvironment(at, session, turn, paths)
   // Two places in the sandbox that do not meet; neither goes on alone when the other has failed.
   const done = await Promise.allSettled([
-    checkOut(at, { ref, turn, context, over, env, fresh }),
+    checkOut(at, { ref, context, over, env, fresh }),
     (async () => {
       if (fresh) await restoreIo(at, { ref, turn, paths }, services)
       await fillIo(at, { ref, turn, env }, services)
@@ -204,7 +204,6 @@ async function patchesOf(at: TurnAt, turn: TurnRecord, services: TurnServices): 
 
 interface CheckOut {
   readonly ref: SandboxRef
-  readonly turn: TurnRecord
   readonly context: Oid | null
   readonly over: Oid | null
   readonly env: Readonly<Record<string, string>>
@@ -213,9 +212,8 @@ interface CheckOut {
 }
 
 /** Makes the checkout, or brings what was handed in for a later turn into it; gives hangar-agent's warnings. */
-async function checkOut(at: TurnAt, { ref, turn, context, over, env, fresh }: CheckOut): Promise<string[]> {
-  const restore =
-    context !== null ? sessionRef(at.name, 'context') : fresh && turn.turn > 1 ? await lastCheckpoint(at) : null
+async function checkOut(at: TurnAt, { ref, context, over, env, fresh }: CheckOut): Promise<string[]> {
+  const restore = context !== null ? sessionRef(at.name, 'context') : fresh ? await lastCheckpoint(at) : null
   if (!fresh && restore === null) return []
   const start = await at.repo.refs.read(workBranch(at.name))
   const argv = fresh

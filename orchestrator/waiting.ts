@@ -1,4 +1,5 @@
 /** Waiting for a turn to end, woken by its record and never by polling. */
+import { errors } from '../domain/errors.ts'
 import type { SessionName } from '../domain/names.ts'
 import type { RunEvent } from '../domain/run-event.ts'
 import type { SessionRecord, TurnRecord } from '../domain/session.ts'
@@ -30,6 +31,8 @@ export async function waitForTurn(
 ): Promise<Waited> {
   const { records, events } = services
   const number = turn ?? (await records.get(name)).session.turns
+  if (number === 0)
+    throw errors.conflict(`session ${name} has no turn yet; send it a message: hangar session send ${name} "…"`)
   let over = signal.aborted || timeoutMs <= 0
   let wake = () => {}
   const end = () => {

@@ -2,7 +2,7 @@
 import type { Command } from 'commander'
 import { findCheckout } from '../checkout.ts'
 import { callJson } from '../client.ts'
-import { type Context, createContext, positiveNumber, wholeNumber } from '../command.ts'
+import { type Context, collect, createContext, positiveNumber, wholeNumber } from '../command.ts'
 import { EXIT, type ExitStatus, type Failure, usage } from '../failure.ts'
 import { followEvents } from '../follow.ts'
 import { handOver } from '../local-work.ts'
@@ -81,6 +81,17 @@ export function addSessionCommands(program: Command): void {
     })
 
   eventsCommand(session, '<name>')
+
+  session
+    .command('fork')
+    .argument('<name>')
+    .description('make sessions that begin where this one is, with its uncommitted work and its conversation')
+    .option('-n <n>', 'how many', wholeNumber)
+    .option('--name <name>', 'the name of one (may be repeated); default: NAME-fork-1 and on', collect, [])
+    .option('--turn <n>', "as it was at this turn's end", wholeNumber)
+    .option('--message <text>', 'the first message of each; default: they wait for one')
+    .option('--json', "print the API's object")
+    .action(fork)
 
   session
     .command('cancel')
@@ -329,6 +340,37 @@ async function control(
   else if (body.delete === true) context.output.say(`session ${name} and its work are gone, and its name is free`)
   else context.output.say(`session ${name} is closed; its work can still be pulled: hangar session pull ${name}`)
   process.exitCode = EXIT.done satisfies ExitStatus
+}
+
+interface ForkOptions {
+  readonly n?: number
+  readonly name: readonly string[]
+  readonly turn?: number
+  readonly message?: string
+  readonly json?: boolean
+}
+
+async function fork(name: string, options: ForkOptions): Promise<void> {
+  const context = createContext(options)
+  const body = {
+    ...(options.n === undefined ? {} : { n: options.n }),
+    ...(options.name.length === 0 ? {} : { names: options.name }),
+    ...(options.turn === undefined ? {} : { turn: options.turn }),
+    ...(options.message === undefined ? {} : { message: options.message }),
+  }
+  const made = await callJson<Listed<WireSession>>(context.server(), {
+    method: 'POST',
+    path: `${sessionPath(name)}/fork`,
+    body,
+  })
+  const rows = made.items.map((child) => [child.name, child.branch, child.state])
+  context.output.table(['NAME', 'BRANCH', 'STATE'], rows, made)
+  const first = made.items[0]?.name ?? name
+  context.output.say(
+    options.message === undefined
+      ? `go on with each: hangar session send ${first} "…"`
+      : `wait for each: hangar session wait ${first}`,
+  )
 }
 
 async function deliver(name: string, options: { expected?: string; json?: boolean }): Promise<void> {

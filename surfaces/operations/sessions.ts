@@ -395,6 +395,60 @@ const close = operation({
   },
 })
 
+const fork = operation({
+  name: 'fork_session',
+  summary:
+    'Makes n sessions that begin where this one is: its commits, index, uncommitted and untracked files, and its conversation.',
+  scope: 'sessions',
+  method: 'post',
+  path: '/api/sessions/{ref}/fork',
+  cli: 'session fork',
+  tool: {
+    title: 'Fork a session',
+    advice:
+      'To try several ways from one point. With message each child begins at once; without, send each its own with send_to_session.',
+    example: { ref: 'csv-fix', n: 2, names: ['csv-fix-a', 'csv-fix-b'] },
+    effect: 'adds',
+  },
+  input: Type.Object(
+    {
+      ref: SessionRef,
+      n: Type.Optional(
+        Type.Integer({ minimum: 1, maximum: 16, description: 'How many; default: one, or one for each name.' }),
+      ),
+      names: Type.Optional(
+        Type.Array(SessionRef, { minItems: 1, maxItems: 16, description: 'Their names; default: NAME-fork-1 and on.' }),
+      ),
+      turn: Type.Optional(
+        Type.Integer({ minimum: 1, description: 'As the session was at the end of this turn; default: as it is now.' }),
+      ),
+      message: Type.Optional(Type.String({ description: 'The first message of each; default: they wait for one.' })),
+    },
+    strict,
+  ),
+  output: listOf(SessionShape),
+  status: 201,
+  handle: async (call, input) => {
+    const parent = await sessionMeant(call, input.ref)
+    const names = input.names?.map(parseNewSessionName) ?? null
+    const children = await call.services.sessions.fork(parent, {
+      n: input.n ?? names?.length ?? 1,
+      names,
+      turn: input.turn ?? null,
+      message:
+        input.message === undefined
+          ? null
+          : {
+              ...messageOfWire({ message: input.message }),
+              requester: call.caller.name,
+              idempotency: call.idempotency,
+            },
+    })
+    const items = await Promise.all(children.map(({ name }) => view(call, name)))
+    return json(201, { items, next_cursor: null }, `/api/sessions/${children[0]?.name ?? ''}`)
+  },
+})
+
 export const SESSION_OPERATIONS: readonly Operation[] = [
   newSession,
   listSessions,
@@ -404,6 +458,7 @@ export const SESSION_OPERATIONS: readonly Operation[] = [
   cancel,
   suspend,
   resume,
+  fork,
   deliver,
   close,
 ]

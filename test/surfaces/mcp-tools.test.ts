@@ -30,19 +30,27 @@ t.test('tools', async (t) => {
 
   await t.test('each says what it does by an example that its own schema takes', async (t) => {
     t.strictSame(tools.map(({ name }) => name).sort(), [
+      'approve_job',
+      'cancel_job',
       'cancel_turn',
       'close_session',
+      'follow_up_job',
+      'fork_session',
       'get_artifact',
       'get_events',
+      'get_job',
       'get_session',
       'get_session_patch',
       'list_artifacts',
       'list_inbox',
+      'list_jobs',
       'list_repos',
       'list_sessions',
       'new_session',
+      'reject_job',
       'resume_session',
       'send_to_session',
+      'submit_job',
       'suspend_session',
       'wait_for_turn',
     ])
@@ -202,7 +210,8 @@ t.test('tools', async (t) => {
         { name: 'maker', repo: 'acme/app', message: 'another' },
         /close_session maker --delete[\s\S]*code: name_taken/,
       ],
-      ["a job's name", 'get_session', { ref: 'job-aaaaaaaaaa' }, /belong to jobs/],
+      ["a job's name", 'new_session', { name: 'job-a', repo: 'acme/app', message: 'x' }, /belong to jobs/],
+      ['an unknown job', 'get_session', { ref: 'job-aaaaaaaaaa' }, /there is no job job-aaaaaaaaaa; list_jobs/],
     ]
     for (const [what, name, args, text] of table) {
       const result = await client.tool(name, args)

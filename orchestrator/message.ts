@@ -1,0 +1,17 @@
+/** A message to an agent, as a session or a job takes it. */
+import type { ContextItem } from '../domain/context-item.ts'
+import type { Budget } from '../domain/run-event.ts'
+import type { IdempotencyMark } from '../domain/session.ts'
+
+/** A message with what is handed in beside it. */
+export interface Message {
+  readonly message: string
+  /** The name of the token that sends it. */
+  readonly requester: string | null
+  readonly context: readonly ContextItem[]
+  readonly outputSchema: unknown
+  /** Over the session's and the environment's. */
+  readonly budget: Partial<Budget>
+  readonly timeoutMs: number | null
+  readonly idempotency: IdempotencyMark | null
+}
