@@ -172,6 +172,8 @@ export interface JobRecord {
   /** Where it came from: `rest`, `mcp`, `cli`, or the kind of a trigger. */
   readonly source: string
   readonly environment: string
+  /** The branch, tag or commit that it began on; null: the default branch. */
+  readonly ref: string | null
   readonly strategy: JobStrategy
   readonly n: number
   /** The command that was asked for with the job; null: its environment's. */

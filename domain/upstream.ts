@@ -172,3 +172,8 @@ export function repositoryOf(url: string): { readonly owner: string; readonly na
 function isLoopbackName(host: string): boolean {
   return host === 'localhost' || host === '[::1]' || /^127\.\d+\.\d+\.\d+$/.test(host)
 }
+
+/** Where repositories are, by where the API is: api.github.com is github.com's, any other host its own. */
+export function forgeHost(apiUrl: string): string {
+  return new URL(apiUrl).host.replace(/^api\.github\.com$/, 'github.com').replace(/^api\.(.+\.ghe\.com)$/, '$1')
+}

@@ -20,6 +20,14 @@ export async function defaultHead(repo: Repository): Promise<Oid | null> {
   return (own.find((ref) => ref.name === head) ?? own[0])?.oid ?? null
 }
 
+/** The project's own branches by name, as text, the default one first. */
+export async function projectBranches(repo: Repository): Promise<string[]> {
+  const { refs, head } = await repo.refs.snapshot()
+  const own = refs.map((ref) => ref.name).filter((name) => name.startsWith('refs/heads/') && isProjectRef(name))
+  own.sort((a, b) => Number(b === head) - Number(a === head))
+  return own.map((name) => Buffer.from(name.replace('refs/heads/', ''), 'latin1').toString('utf8'))
+}
+
 /** What a `ref` names: a branch, a tag, a full ref name of either, or a commit that is reachable from one. Throws `not_found`. */
 export async function resolveProjectRef(repo: Repository, ref: string): Promise<Oid> {
   const bytes = Buffer.from(ref, 'utf8').toString('latin1')

@@ -91,6 +91,7 @@ export function createJobs(deps: JobsDeps): Jobs {
       requester: input.requester,
       source: input.source,
       environment: input.environment,
+      ref: input.ref,
       strategy: input.strategy,
       n: input.n,
       verify: input.verify,

@@ -18,6 +18,7 @@ import { createSecretSearch } from '../domain/secret-search.ts'
 import { upstreamSecrets } from '../domain/upstream.ts'
 import { createArtifactStore } from '../exchange/artifacts.ts'
 import { createConversationStore } from '../exchange/conversation-state.ts'
+import { projectBranches } from '../exchange/project-refs.ts'
 import { createResultChecker } from '../exchange/result-schema.ts'
 import { createAudit } from '../gateway/audit.ts'
 import { createRepositories } from '../gateway/git/repositories.ts'
@@ -32,12 +33,14 @@ import { createSealer } from '../gateway/state/seal.ts'
 import { createSigner } from '../gateway/state/sign.ts'
 import { createTokens } from '../gateway/tokens.ts'
 import { type AppTokens, createCredentials } from '../gateway/upstream/credentials.ts'
+import { createGithubForge } from '../gateway/upstream/forge.ts'
 import { createRemote } from '../gateway/upstream/remote.ts'
 import { createUpstreams } from '../gateway/upstream/upstreams.ts'
 import { showable } from '../orchestrator/event-text.ts'
 import { createHousekeeping } from '../orchestrator/housekeeping.ts'
 import { createJobDeliverer } from '../orchestrator/job-delivery.ts'
 import { createJobJudge } from '../orchestrator/job-judge.ts'
+import { createJobPublisher } from '../orchestrator/job-publish.ts'
 import { createJobRecords } from '../orchestrator/job-records.ts'
 import { createJobRunner } from '../orchestrator/job-runner.ts'
 import { createJobs } from '../orchestrator/jobs.ts'
@@ -107,6 +110,7 @@ export interface ServerActivity {
 
 const HELPER = fileURLToPath(new URL('../../agent-helper/hangar-agent', import.meta.url))
 const PACKAGE = fileURLToPath(new URL('../../package.json', import.meta.url))
+const FORGE_REQUEST_MS = 30_000
 /** After this a connection that still sends or reads is cut at closing. */
 const CLOSE_MS = 5_000
 
@@ -306,6 +310,21 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     )
     const jobRecords = createJobRecords({ repositories, ledger, index, clock })
     const settings = (environment: string) => jobSettings(config, environment)
+    const publisher = createJobPublisher({
+      records,
+      events,
+      clock,
+      upstreams,
+      forge: createGithubForge({
+        apiUrl: config.upstreams.github.apiUrl,
+        token: credentials.bearer,
+        request: (target, ask) =>
+          fetch(target, { ...ask, redirect: 'manual', signal: AbortSignal.timeout(FORGE_REQUEST_MS) }),
+      }),
+      projectBranches: async (slug) => projectBranches(await jobRecords.repository(slug)),
+      isDraft: (environment) => settings(environment).draftPullRequests,
+      publicUrl: () => config.publicUrl ?? url,
+    })
     const jobRunner = keep(
       createJobRunner({
         jobs: jobRecords,
@@ -314,7 +333,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
         sessions,
         control,
         suspension,
-        deliverer: createJobDeliverer({ records, index, upstreams, publisher: null }),
+        deliverer: createJobDeliverer({ records, index, upstreams, publisher }),
         judge: createJobJudge({ records, events, sessions, control, settings, clock }),
         settings,
         clock,

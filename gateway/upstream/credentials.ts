@@ -1,6 +1,6 @@
 /** Credentials of upstreams: from their names to what git is given, for one repository and one purpose. */
 import { errors } from '../../domain/errors.ts'
-import { NAMEABLE, repositoryOf, type Upstream, type UpstreamConfig } from '../../domain/upstream.ts'
+import { forgeHost, NAMEABLE, repositoryOf, type Upstream, type UpstreamConfig } from '../../domain/upstream.ts'
 
 export type Access = 'read' | 'write'
 
@@ -25,6 +25,8 @@ export interface AppTokens {
 export interface Credentials {
   /** null: the upstream is asked without one. Throws `upstream_denied` for what is not configured, and what minting throws. */
   for(upstream: Upstream, access: Access): Promise<Credential | null>
+  /** A bearer for GitHub's API, for this repository: an App's with these permissions, else the upstream's own token. Throws `upstream_*`. */
+  bearer(upstream: Upstream, permissions: Readonly<Record<string, 'read' | 'write'>>): Promise<string>
   /** Throws `invalid_request` when this credential can not be used at this upstream. */
   check(upstream: Upstream): void
   /** Throws `forbidden` when a person may not name it: what the server's environment holds is not theirs to send somewhere. */
@@ -65,17 +67,25 @@ export function createCredentials(config: UpstreamConfig, app: AppTokens | null)
         `credential ${credential}: over REST only github-app, github-token and env:HANGAR_CREDENTIAL_… can be named; name others in the config file, under repos`,
       )
     },
-    for: async (upstream, access) => {
-      if (upstream.credential === null) return null
-      try {
-        check(upstream)
-      } catch (cause) {
-        throw errors.upstreamDenied(cause instanceof Error ? cause.message : String(cause), {}, cause)
-      }
-      if (upstream.credential === 'github-app') return appCredential(upstream, access, false)
-      const secret = upstream.credential === 'github-token' ? github.token : secrets.get(upstream.credential)
-      return secretCredential(secret ?? '')
+    bearer: async (upstream, permissions) => {
+      const repository = repositoryOf(upstream.url)
+      if (upstream.credential === 'github-app' && app !== null && repository !== null)
+        return app.token({ ...repository, permissions })
+      return (await createFor(upstream, 'write'))?.password ?? ''
     },
+    for: createFor,
+  }
+
+  async function createFor(upstream: Upstream, access: Access): Promise<Credential | null> {
+    if (upstream.credential === null) return null
+    try {
+      check(upstream)
+    } catch (cause) {
+      throw errors.upstreamDenied(cause instanceof Error ? cause.message : String(cause), {}, cause)
+    }
+    if (upstream.credential === 'github-app') return appCredential(upstream, access, false)
+    const secret = upstream.credential === 'github-token' ? github.token : secrets.get(upstream.credential)
+    return secretCredential(secret ?? '')
   }
 }
 
@@ -85,9 +95,4 @@ function secretCredential(secret: string): Credential {
   return colon === -1
     ? { username: TOKEN_USER, password: secret, renew: null }
     : { username: secret.slice(0, colon), password: secret.slice(colon + 1), renew: null }
-}
-
-/** Where repositories are, by where the API is: api.github.com is github.com's, any other host its own. */
-function forgeHost(apiUrl: string): string {
-  return new URL(apiUrl).host.replace(/^api\.github\.com$/, 'github.com').replace(/^api\.(.+\.ghe\.com)$/, '$1')
 }

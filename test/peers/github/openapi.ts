@@ -24,7 +24,10 @@ export interface Found {
 const SLICE = fileURLToPath(new URL('../../../../test/peers/github/openapi-slice.json', import.meta.url))
 const slice = JSON.parse(readFileSync(SLICE, 'utf8')) as {
   readonly paths: Readonly<Record<string, Readonly<Record<string, Described>>>>
-  readonly components: { readonly responses: Readonly<Record<string, Content>> }
+  readonly components: {
+    readonly responses: Readonly<Record<string, Content>>
+    readonly schemas: Readonly<Record<string, Shape>>
+  }
 }
 const ajv = new Ajv({ strict: false, allErrors: false })
 // biome-ignore lint/suspicious/noExplicitAny: the package's types are those of CommonJS
@@ -81,4 +84,54 @@ function rewritten(value: unknown): unknown {
 
 function lastOf(reference: string): string {
   return reference.split('/').at(-1) ?? ''
+}
+
+/** The smallest value that a published shape takes, by its name among the components. */
+export function sampleOf(name: string): unknown {
+  return sample({ $ref: `#/components/schemas/${name}` }, 0)
+}
+
+interface Shape {
+  readonly $ref?: string
+  readonly type?: string | readonly string[]
+  readonly nullable?: boolean
+  readonly enum?: readonly unknown[]
+  readonly format?: string
+  readonly required?: readonly string[]
+  readonly properties?: Readonly<Record<string, Shape>>
+  readonly allOf?: readonly Shape[]
+  readonly anyOf?: readonly Shape[]
+  readonly oneOf?: readonly Shape[]
+}
+
+function sample(shape: Shape, depth: number): unknown {
+  if (shape.$ref !== undefined) {
+    const found = slice.components.schemas[lastOf(shape.$ref)]
+    if (found === undefined) throw new Error(`there is no shape ${shape.$ref}`)
+    return sample(found, depth + 1)
+  }
+  if (shape.enum !== undefined) return shape.enum[0]
+  if (shape.nullable === true || shape.type === 'null' || (Array.isArray(shape.type) && shape.type.includes('null')))
+    return null
+  const several = shape.allOf ?? shape.anyOf?.slice(0, 1) ?? shape.oneOf?.slice(0, 1)
+  if (several !== undefined)
+    return several.length === 1
+      ? sample(several[0] ?? {}, depth + 1)
+      : Object.assign({}, ...several.map((one) => sample(one, depth + 1)))
+  switch (Array.isArray(shape.type) ? shape.type[0] : shape.type) {
+    case 'string':
+      if (shape.format === 'uri') return 'https://example.com/'
+      return shape.format === 'date-time' ? '2026-01-01T00:00:00Z' : 'x'
+    case 'integer':
+    case 'number':
+      return 1
+    case 'boolean':
+      return false
+    case 'array':
+      return []
+    default:
+      return Object.fromEntries(
+        (shape.required ?? []).map((field) => [field, sample(shape.properties?.[field] ?? {}, depth + 1)]),
+      )
+  }
 }
