@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { type Static, type TSchema, Type } from '@sinclair/typebox'
-import { type Environment, EnvironmentShape, environmentsOf } from './environment.ts'
+import { type Environment, EnvironmentShape, environmentsOf, secretValue } from './environment.ts'
 import { errors, HangarError, messageOf } from './errors.ts'
 import { DEFAULT_LIMITS, type Limits, MB } from './limits.ts'
 import type { Budget, PriceTable } from './run-event.ts'
@@ -180,6 +180,12 @@ export const SETTINGS = [
     doc: 'A fetch of a repo with an upstream asks upstream first, unless that was done less than so many seconds ago. A new session always asks.',
   },
   {
+    path: 'callbacks.allow_private_addresses',
+    schema: Type.Boolean(),
+    default: false,
+    doc: 'Whether callbacks of jobs may go to private addresses (a receiver in your own network), and over plain http.',
+  },
+  {
     path: 'retention.closed_sessions_days',
     schema: Type.Union([Type.Null(), Positive]),
     default: 30,
@@ -239,6 +245,12 @@ export interface KubernetesConfig {
   readonly runtimeClass: string | null
 }
 
+export interface CallbackConfig {
+  readonly allowPrivateAddresses: boolean
+  /** The key that callbacks are signed with; null: none is set, and jobs can have no callback. */
+  readonly secret: Uint8Array | null
+}
+
 export interface Config {
   readonly dataDir: string
   readonly host: string
@@ -256,6 +268,7 @@ export interface Config {
   readonly environments: ReadonlyMap<string, Environment>
   readonly kubernetes: KubernetesConfig
   readonly upstreams: UpstreamConfig
+  readonly callbacks: CallbackConfig
   /** The unix socket of the Docker engine, by `DOCKER_HOST`. */
   readonly dockerSocket: string
   /** null: the built-in table. */
@@ -300,6 +313,10 @@ export function readConfig(sources: ConfigSources): Config {
     publicUrl: (values.get('public_url') as string | null)?.replace(/\/+$/, '') ?? null,
     maxRunning: number('queue.max_running'),
     maxRunningPerRepo: number('queue.max_running_per_repo'),
+    callbacks: {
+      allowPrivateAddresses: values.get('callbacks.allow_private_addresses') as boolean,
+      secret: callbackSecret(file as { callbacks?: { secret?: Static<typeof GithubTokenShape> } }, sources.env),
+    },
     limits: {
       ...DEFAULT_LIMITS,
       maxPatchBytes: number('exchange.max_patch_mb') * MB,
@@ -353,6 +370,22 @@ function dockerSocket(env: ConfigSources['env']): string {
   if (host.startsWith('unix://')) return host.slice('unix://'.length)
   // Of no concern to a server without docker environments; one that uses it finds nothing there, and says so.
   return host
+}
+
+/** `whsec_` and base64 of 24 to 64 bytes, as Standard Webhooks has it. Throws `config_invalid`. */
+function callbackSecret(
+  { callbacks }: { readonly callbacks?: { readonly secret?: Static<typeof GithubTokenShape> } },
+  env: ConfigSources['env'],
+): Uint8Array | null {
+  const from = callbacks?.secret?.from
+  if (from === undefined) return null
+  const value = secretValue('callbacks.secret', from, env)
+  const bytes = Buffer.from(value.replace(/^whsec_/, ''), 'base64')
+  if (!value.startsWith('whsec_') || bytes.length < 24 || bytes.length > 64)
+    throw errors.configInvalid(
+      `callbacks.secret (from ${from}): give whsec_ and the base64 of 24 to 64 random bytes, as this prints: echo "whsec_$(openssl rand -base64 32)"`,
+    )
+  return bytes
 }
 
 /** `a=b,c=d`. */
@@ -465,6 +498,7 @@ function groupedShapes(): Record<string, TSchema> {
   }
   // What names a secret is no plain setting, and has no variable.
   groups.set('github', { ...groups.get('github'), token: Type.Optional(GithubTokenShape) })
+  groups.set('callbacks', { ...groups.get('callbacks'), secret: Type.Optional(GithubTokenShape) })
   for (const [group, members] of groups) shapes[group] = Type.Optional(Type.Object(members, strict))
   return shapes
 }

@@ -1,5 +1,5 @@
 /** A job as the wire shows it: its record, with what its sessions' records say of its attempts. */
-import type { JobAttempt, JobRecord } from '../domain/job.ts'
+import { isAtRest, type JobAttempt, type JobRecord } from '../domain/job.ts'
 import type { SessionRecord, TurnRecord, Verification } from '../domain/session.ts'
 import { type AttemptServices, chosenSession, spentBy } from '../orchestrator/job-attempts.ts'
 import type { WaitedJob } from '../orchestrator/job-waiting.ts'
@@ -109,5 +109,39 @@ export function waitedJobView({ done, job, turn, progress, cursor }: WaitedJob, 
     progress,
     cursor,
     hint: jobStep(surface, job),
+  }
+}
+
+/** What a callback says of a job. */
+export async function callbackView(
+  job: JobRecord,
+  view: Awaited<ReturnType<typeof jobView>>,
+  { records }: AttemptServices,
+) {
+  const turn = view.session === null ? null : ((await records.turns(view.session)).at(-1) ?? null)
+  const url = view.delivery?.pull_request_url ?? null
+  return {
+    job: {
+      id: job.id,
+      state: job.state,
+      state_reason: job.stateReason,
+      name: view.session,
+      repo: job.repo,
+      branch: view.delivery?.branch ?? null,
+      requester: job.requester,
+      created_at: view.created_at,
+      finished_at: isAtRest(job.state) && job.state !== 'needs_input' ? view.updated_at : null,
+    },
+    turn: turn?.turn ?? null,
+    outcome: turn?.outcome ?? null,
+    summary: view.result?.summary ?? null,
+    result: view.result === null ? null : { data: view.result.data, error: view.result.error },
+    needs_input: view.needs_input,
+    question_options: view.question_options,
+    verification:
+      view.verification === null ? null : { passed: view.verification.passed, exit_code: view.verification.exit_code },
+    pr: url === null ? null : { url, number: Number(/\/(\d+)$/.exec(url)?.[1] ?? 0) },
+    usage: view.usage,
+    artifacts: (view.result?.artifacts ?? []).map(({ path, turn, uri, size }) => ({ path, turn, uri, bytes: size })),
   }
 }

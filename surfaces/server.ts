@@ -36,6 +36,8 @@ import { type AppTokens, createCredentials } from '../gateway/upstream/credentia
 import { createGithubForge } from '../gateway/upstream/forge.ts'
 import { createRemote } from '../gateway/upstream/remote.ts'
 import { createUpstreams } from '../gateway/upstream/upstreams.ts'
+import { createSafeFetch } from '../hooks/safe-fetch.ts'
+import { createCallbacks } from '../hooks/sinks/callback.ts'
 import { showable } from '../orchestrator/event-text.ts'
 import { createHousekeeping } from '../orchestrator/housekeeping.ts'
 import { createJobDeliverer } from '../orchestrator/job-delivery.ts'
@@ -63,6 +65,7 @@ import { createExclusive, type TurnServices } from '../orchestrator/turn-context
 import { createTurnRunner } from '../orchestrator/turn-runner.ts'
 import { createEnvironments } from './environments.ts'
 import { welcomeCli } from './first-start.ts'
+import { callbackView, jobView } from './job-view.ts'
 import { createMcpEndpoint } from './mcp/endpoint.ts'
 import { hangarFeatures } from './mcp/hangar.ts'
 import { MCP_LIMITS, type McpLimits, type McpStats } from './mcp/sessions.ts'
@@ -120,6 +123,8 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     [...Object.entries(secrets), ...Object.entries(setupSecrets)].map(([name, value]) => ({ name, value })),
   )
   secrets.push(...upstreamSecrets(config.upstreams).map((value) => ({ name: 'of an upstream', value })))
+  if (config.callbacks.secret !== null)
+    secrets.push({ name: 'of callbacks', value: `whsec_${Buffer.from(config.callbacks.secret).toString('base64')}` })
   const redactor = createRedactor(secrets.map(({ value }) => value))
   const log = redactedLog(options.log, redactor)
   const clock: Clock = options.clock ?? { now: Date.now }
@@ -308,6 +313,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       }),
       (value) => value.close(),
     )
+    const safeFetch = createSafeFetch({ allowPrivateAddresses: config.callbacks.allowPrivateAddresses })
     const jobRecords = createJobRecords({ repositories, ledger, index, clock })
     const settings = (environment: string) => jobSettings(config, environment)
     const publisher = createJobPublisher({
@@ -350,8 +356,12 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       control,
       index,
       environmentDefaults: environments.defaults,
-      checkCallback: () => {
-        throw errors.invalidRequest('callback_url: this server sends no callbacks; wait with wait_for_turn')
+      checkCallback: (target) => {
+        if (config.callbacks.secret === null)
+          throw errors.invalidRequest(
+            'callback_url: this server signs no callbacks; its operator sets callbacks.secret in the config file. Till then wait with wait_for_turn',
+          )
+        safeFetch.check(target)
       },
       keptMs: config.closedSessionsMs,
       clock,
@@ -409,6 +419,20 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     if (complete) await jobs.recover()
     await housekeeping.sweep()
     await delivery.start()
+    const callbacks = keep(
+      createCallbacks({
+        jobs: jobRecords,
+        server: repositories.server,
+        ledger,
+        fetch: safeFetch,
+        secret: config.callbacks.secret,
+        view: async (job) => callbackView(job, await jobView(job, services), services),
+        clock,
+        log,
+      }),
+      (value) => value.close(),
+    )
+    await callbacks.start()
     const welcome = cliFile === null ? { made: false } : await welcomeCli(cliFile, config.publicUrl ?? url, tokens)
 
     const app = express()

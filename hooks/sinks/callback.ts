@@ -1,0 +1,207 @@
+/**
+ * Callbacks of jobs: what is to be told follows from a job's timeline, what was told is kept in git (`refs/hangar/outbox/<job>`), so that a
+ * crash at any point loses nothing, and repeats at most the attempt that it cut off, under the same id.
+ */
+import { messageOf } from '../../domain/errors.ts'
+import type { JobRecord, JobState } from '../../domain/job.ts'
+import type { JobId, RefName } from '../../domain/names.ts'
+import { ZERO_OID } from '../../domain/names.ts'
+import type { Clock, Log } from '../../domain/ports.ts'
+import type { Repository } from '../../gateway/git/repository.ts'
+import type { Ledger } from '../../gateway/ledger.ts'
+import type { JobRecords } from '../../orchestrator/job-records.ts'
+import type { SafeFetch } from '../safe-fetch.ts'
+import { afterAttempt, callbackHeaders } from '../signed-callback.ts'
+
+export interface Callbacks {
+  /** Begins to follow jobs; what is still to be told of earlier ones is taken up again. */
+  start(): Promise<void>
+  close(): Promise<void>
+}
+
+export interface CallbacksDeps {
+  readonly jobs: Pick<JobRecords, 'all' | 'find' | 'onAnyMove'>
+  /** The server's own repository. */
+  readonly server: Repository
+  readonly ledger: Ledger
+  readonly fetch: SafeFetch
+  /** null: none is configured, and no job has a callback. */
+  readonly secret: Uint8Array | null
+  /** What a callback says of a job, as the wire shows it. */
+  view(job: JobRecord): Promise<object>
+  readonly clock: Clock
+  readonly log: Log
+}
+
+interface Told {
+  readonly id: string
+  readonly body: string
+  readonly attempts: number
+  /** Epoch milliseconds before which it is not tried again. */
+  readonly notBefore: number
+  readonly state: 'pending' | 'sent' | 'parked'
+}
+
+const TYPES: Readonly<Partial<Record<JobState, string>>> = {
+  awaiting_approval: 'job.awaiting_approval',
+  running: 'job.started',
+  needs_input: 'job.needs_input',
+  succeeded: 'job.finished',
+  failed: 'job.finished',
+  cancelled: 'job.finished',
+  over_budget: 'job.finished',
+  timed_out: 'job.finished',
+  rejected: 'job.finished',
+}
+
+export function createCallbacks(deps: CallbacksDeps): Callbacks {
+  const { jobs, ledger, server, clock, log } = deps
+  const working = new Map<JobId, Promise<void>>()
+  const again = new Set<JobId>()
+  const closing = new AbortController()
+  let off = () => {}
+
+  const kick = (job: JobRecord): void => {
+    if (closing.signal.aborted || job.callbackUrl === null) return
+    if (working.has(job.id)) {
+      again.add(job.id)
+      return
+    }
+    const done = work(job.id)
+      .catch((error: unknown) =>
+        log.error({ job: job.id, error: messageOf(error) }, 'callbacks of a job are not sent any more'),
+      )
+      .finally(() => {
+        working.delete(job.id)
+        if (again.delete(job.id)) kick(job)
+      })
+    working.set(job.id, done)
+  }
+
+  /** In order: a later event is told when the earlier ones were, or were given up. */
+  const work = async (id: JobId): Promise<void> => {
+    while (!closing.signal.aborted) {
+      const job = await jobs.find(id)
+      if (job === null || job.callbackUrl === null || deps.secret === null) return
+      const outbox = await noted(job)
+      const next = outbox.find(({ state }) => state === 'pending')
+      if (next === undefined) return
+      await pause(next.notBefore - clock.now(), closing.signal)
+      if (closing.signal.aborted) return
+      if (next.notBefore > clock.now()) continue
+      await attempt(id, job.callbackUrl, next, deps.secret)
+    }
+  }
+
+  /** The outbox with every event of the timeline in it; what was not in it yet is written down before it is sent. */
+  const noted = async (job: JobRecord): Promise<readonly Told[]> => {
+    const outbox = await read(job.id)
+    const due = dueOf(job).filter(({ id }) => !outbox.some((told) => told.id === id))
+    if (due.length === 0) return outbox
+    const data = await deps.view(job)
+    const added = due.map(({ id, type, at }): Told => {
+      const body = JSON.stringify({ type, timestamp: new Date(at).toISOString(), data })
+      return { id, body, attempts: 0, notBefore: 0, state: 'pending' }
+    })
+    return write(job.id, (known) => [...known, ...added.filter(({ id }) => !known.some((told) => told.id === id))])
+  }
+
+  const attempt = async (job: JobId, url: string, told: Told, secret: Uint8Array): Promise<void> => {
+    const headers = callbackHeaders(told, { secret, timestamp: Math.floor(clock.now() / 1_000) })
+    let status: number | null = null
+    let retryAfter: string | undefined
+    let why = ''
+    try {
+      const answer = await deps.fetch.post(url, { headers, body: told.body })
+      status = answer.status
+      retryAfter = String(answer.headers['retry-after'] ?? '')
+      why = `it answered ${status}`
+    } catch (error) {
+      why = messageOf(error)
+    }
+    const verdict = afterAttempt(told.attempts + 1, status, retryAfter)
+    if (verdict.kind !== 'sent') log.warn({ job, callback: told.id, why, next: verdict }, 'a callback was not taken')
+    await write(job, (known) =>
+      known.map((entry): Told => {
+        if (verdict.kind === 'gone' && entry.state === 'pending') return { ...entry, state: 'parked' }
+        if (entry.id !== told.id) return entry
+        const attempts = told.attempts + 1
+        if (verdict.kind === 'again') return { ...entry, attempts, notBefore: clock.now() + verdict.afterMs }
+        return { ...entry, attempts, state: verdict.kind === 'sent' ? 'sent' : 'parked' }
+      }),
+    )
+  }
+
+  const read = async (job: JobId): Promise<readonly Told[]> => {
+    const bytes = await ledger.readFile(server, outboxRef(job), 'outbox.json')
+    return bytes === null ? [] : (JSON.parse(bytes.toString('utf8')) as Told[])
+  }
+
+  const write = async (job: JobId, change: (known: readonly Told[]) => readonly Told[]): Promise<readonly Told[]> => {
+    let next: readonly Told[] = []
+    await ledger.append(server, outboxRef(job), async (tip) => {
+      const bytes = tip === null ? null : await ledger.readFile(server, tip, 'outbox.json')
+      next = change(bytes === null ? [] : (JSON.parse(bytes.toString('utf8')) as Told[]))
+      const files = new Map([['outbox.json', Buffer.from(`${JSON.stringify(next, null, 2)}\n`)]])
+      return { files, message: `callbacks of ${job}` }
+    })
+    return next
+  }
+
+  return {
+    start: async () => {
+      off = jobs.onAnyMove(kick)
+      const all = await jobs.all()
+      const present = new Set<string>(all.map(({ id }) => outboxRef(id)))
+      const { refs } = await server.refs.snapshot()
+      const old = refs.filter(({ name }) => name.startsWith(FOLDER) && !present.has(name))
+      if (old.length > 0)
+        await server.refs.transact(old.map(({ name, oid }) => ({ ref: name, old: oid, new: ZERO_OID })))
+      for (const job of all) kick(job)
+    },
+    close: async () => {
+      off()
+      closing.abort()
+      await Promise.allSettled([...working.values()])
+    },
+  }
+}
+
+const FOLDER = 'refs/hangar/outbox/'
+
+function outboxRef(job: JobId): RefName {
+  return `${FOLDER}${job}` as RefName
+}
+
+/** The events that a job's timeline holds, each with an id of its own; that an agent goes on with a job is no new start. */
+function dueOf(job: JobRecord): { readonly id: string; readonly type: string; readonly at: number }[] {
+  const counts = new Map<string, number>()
+  const due: { id: string; type: string; at: number }[] = []
+  let isStarted = false
+  for (const { state, at } of job.timeline) {
+    const type = TYPES[state]
+    if (type === undefined || (type === 'job.started' && isStarted)) continue
+    isStarted = type === 'job.started' || (isStarted && type !== 'job.finished')
+    const count = (counts.get(type) ?? 0) + 1
+    counts.set(type, count)
+    due.push({ id: `evt_${job.id}_${type}_${count}`, type, at })
+  }
+  return due
+}
+
+/** Longer waits than a timer takes are made of several. */
+const MAX_PAUSE_MS = 3_600_000
+
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  if (ms <= 0) return Promise.resolve()
+  return new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', done)
+      resolve()
+    }
+    const timer = setTimeout(done, Math.min(ms, MAX_PAUSE_MS))
+    signal.addEventListener('abort', done)
+    if (signal.aborted) done()
+  })
+}
