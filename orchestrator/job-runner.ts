@@ -1,4 +1,5 @@
 /** Moves jobs on: a worker for each that is not at rest looks at its attempts' sessions and takes the next step, again after any crash. */
+import { setMaxListeners } from 'node:events'
 import type { JobSettings } from '../domain/environment.ts'
 import { HangarError, messageOf } from '../domain/errors.ts'
 import { isAtRest, type JobAttempt, type JobEvent, type JobRecord, jobMove } from '../domain/job.ts'
@@ -63,6 +64,8 @@ export function createJobRunner(deps: JobRunnerDeps): JobRunner {
   const working = new Map<JobId, Promise<void>>()
   const again = new Set<JobId>()
   const closing = new AbortController()
+  // Each job that is worked on listens to it.
+  setMaxListeners(0, closing.signal)
 
   const kick = (id: JobId): void => {
     if (closing.signal.aborted) return

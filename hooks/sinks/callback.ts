@@ -2,6 +2,7 @@
  * Callbacks of jobs: what is to be told follows from a job's timeline, what was told is kept in git (`refs/hangar/outbox/<job>`), so that a
  * crash at any point loses nothing, and repeats at most the attempt that it cut off, under the same id.
  */
+import { setMaxListeners } from 'node:events'
 import { messageOf } from '../../domain/errors.ts'
 import type { JobRecord, JobState } from '../../domain/job.ts'
 import type { JobId, RefName } from '../../domain/names.ts'
@@ -59,6 +60,7 @@ export function createCallbacks(deps: CallbacksDeps): Callbacks {
   const working = new Map<JobId, Promise<void>>()
   const again = new Set<JobId>()
   const closing = new AbortController()
+  setMaxListeners(0, closing.signal)
   let off = () => {}
 
   const kick = (job: JobRecord): void => {

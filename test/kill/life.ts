@@ -18,10 +18,15 @@ import {
 
 const HOOK = fileURLToPath(new URL('../../../test/kill/at-operation.mjs', import.meta.url))
 
-/** Turn 1 works and asks; turn 2 answers with a result that its repair mends. Every run leaves a mark in the conversation. */
+/** Turn 1 works and asks; turn 2 answers with a result that its repair mends. Of a job, attempt 3 has the smallest difference and attempt 1 is bad. Every run leaves a mark in the conversation. */
 export const AGENT = `
 prompt=$(cat)
 echo run >>"$HANGAR_CONVERSATION/runs"
+if [ -n "$HANGAR_JOB" ]; then
+  case $HANGAR_ATTEMPT in 1) echo bad >x.txt;; 2) seq 9 >x.txt; echo good >>x.txt;; *) echo good >x.txt;; esac
+  hangar-agent done "attempt $HANGAR_ATTEMPT, run $(($(wc -l <"$HANGAR_CONVERSATION/runs")))"
+  exit 0
+fi
 echo "line one of $(wc -l <"$HANGAR_CONVERSATION/runs")"
 case $prompt in
   'Your work is done'*) hangar-agent result '{"ok":true}'; exit 0;;
