@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { type Static, Type } from '@sinclair/typebox'
 import { errors, messageOf } from './errors.ts'
 import { HARNESS_KINDS, type HarnessKind } from './harness.ts'
-import { MB } from './limits.ts'
+import { DEFAULT_LIMITS, MB } from './limits.ts'
 import type { Budget } from './run-event.ts'
 import type { SandboxLimits } from './sandbox.ts'
 import { BudgetShape, PORT, Positive, strict } from './setting-shapes.ts'
@@ -42,6 +42,7 @@ export const EnvironmentShape = Type.Object(
           cpu: Type.Optional(Positive),
           memory_mb: Type.Optional(Type.Integer({ minimum: 16 })),
           pids: Type.Optional(Type.Integer({ minimum: 16 })),
+          untracked_mb: Type.Optional(Type.Integer({ minimum: 1, maximum: 1_048_576 })),
         },
         strict,
       ),
@@ -107,6 +108,11 @@ export const ENVIRONMENT_SETTINGS = [
     path: 'limits.pids',
     default: 'docker: `4096`, local: none',
     doc: 'local, docker: processes and threads of a sandbox at once.',
+  },
+  {
+    path: 'limits.untracked_mb',
+    default: '`512`',
+    doc: 'MB of untracked, not ignored files that a checkpoint holds. A hand-over with more is refused; of what an agent leaves, the biggest files are left out until the rest fits, and the turn has a warning that names them. `--from-local` has a cap of its own (`HANGAR_UNTRACKED_MB`).',
   },
   {
     path: 'egress',
@@ -243,6 +249,8 @@ export interface Environment {
   readonly provider: ProviderKind
   readonly image: string | null
   readonly limits: SandboxLimits
+  /** Of untracked files in a checkpoint. */
+  readonly maxUntrackedBytes: number
   /** null: what the provider gives; else the gateway and these `host:port` only. */
   readonly egress: readonly string[] | null
   readonly gatewayUrl: string | null
@@ -309,6 +317,8 @@ export function environmentsOf(
           provider: shape.harness_options?.provider ?? null,
           args: shape.harness_options?.args ?? [],
         },
+        maxUntrackedBytes:
+          shape.limits?.untracked_mb === undefined ? DEFAULT_LIMITS.maxUntrackedBytes : shape.limits.untracked_mb * MB,
         env: shape.env ?? {},
         setup: shape.setup ?? null,
         secrets: secretsOf(name, shape, 'agent', env),

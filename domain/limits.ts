@@ -15,6 +15,8 @@ export interface Limits {
   readonly maxHandedFiles: number
   readonly maxHandedBytes: number
   readonly maxCheckpointFiles: number
+  /** Bytes of untracked files in a checkpoint; an environment may say otherwise. `hangar-agent` has the same default. */
+  readonly maxUntrackedBytes: number
   /** What git may take of memory and time while it reads bytes that were handed in. */
   readonly handedMemoryBytes: number
   readonly handedTimeoutMs: number
@@ -29,9 +31,12 @@ export interface Limits {
   readonly maxArtifacts: number
   readonly maxArtifactBytes: number
   readonly maxArtifactsBytes: number
+  /** Files and directories in HANGAR_IO, those of earlier turns among them: each is a step of the server's. */
+  readonly maxIoEntries: number
   readonly repairTimeoutMs: number
   readonly maxEventTextBytes: number
-  /** Files of an agent's conversation together. */
+  /** Files of an agent's conversation: how many, and together. */
+  readonly maxConversationFiles: number
   readonly maxConversationBytes: number
   /** What set-ups have made, kept on the server's disk. */
   readonly maxSetupCacheBytes: number
@@ -66,6 +71,7 @@ export const DEFAULT_LIMITS: Limits = {
   maxHandedFiles: 200_000,
   maxHandedBytes: 1024 * MB,
   maxCheckpointFiles: 2_000_000,
+  maxUntrackedBytes: 512 * MB,
   handedMemoryBytes: 2048 * MB,
   handedTimeoutMs: 2 * 60_000,
   maxMessageBytes: 256 * 1024,
@@ -77,8 +83,10 @@ export const DEFAULT_LIMITS: Limits = {
   maxArtifacts: 50,
   maxArtifactBytes: 25 * MB,
   maxArtifactsBytes: 100 * MB,
+  maxIoEntries: 100_000,
   repairTimeoutMs: 10 * 60_000,
   maxEventTextBytes: 16 * 1024,
+  maxConversationFiles: 10_000,
   maxConversationBytes: 256 * MB,
   maxSetupCacheBytes: 20 * 1024 * MB,
   maxTurnEvents: 20_000,

@@ -136,15 +136,21 @@ function sha256(content: Uint8Array): string {
 
 /**
  * The regular files in a tar of the directory `under` (relative to the home directory), without those in `notKept`; links and other things
- * are left out. Past `maxBytes` in all nothing is given: half a conversation is none.
+ * are left out. Past `maxBytes` in all, or `maxFiles`, nothing is given: half a conversation is none.
  */
 export async function stateFiles(
   tar: Readable,
   {
     under,
     notKept,
+    maxFiles,
     maxBytes,
-  }: { readonly under: string; readonly notKept: readonly string[]; readonly maxBytes: number },
+  }: {
+    readonly under: string
+    readonly notKept: readonly string[]
+    readonly maxFiles: number
+    readonly maxBytes: number
+  },
 ): Promise<StateFile[]> {
   const files: StateFile[] = []
   const untar = extract()
@@ -160,6 +166,8 @@ export async function stateFiles(
       !notKept.some((skipped) => path === skipped || path.startsWith(`${skipped}/`))
     if (wanted) {
       bytes += entry.header.size ?? 0
+      if (files.length === maxFiles)
+        throw errors.limitPassed(`the agent's conversation has more than ${maxFiles} files`)
       if (bytes > maxBytes) throw errors.limitPassed(`the agent's conversation has more than ${maxBytes} bytes`)
       const chunks: Buffer[] = []
       for await (const chunk of entry as AsyncIterable<Buffer>) chunks.push(chunk)

@@ -8,7 +8,7 @@ import type { Repository } from '../gateway/git/repository.ts'
 import { type ReceivedBundle, receiveBundle } from './bundle-in.ts'
 import { type Checkpoint, readStash, UNBORN_ROOT } from './checkpoint.ts'
 import { projectTips } from './project-refs.ts'
-import { refuseOwn } from './tree-check.ts'
+import { refuseOwn, refuseUntracked } from './tree-check.ts'
 
 export interface Attachment {
   readonly name: SafePath
@@ -91,6 +91,8 @@ async function bring(
       )
     const refused = await refuseState(repo, checkpoint)
     if (refused !== null) throw refuse('invalid_context', index, item, refused)
+    const tooMuch = await refuseUntracked(repo, checkpoint.untracked, limits.maxUntrackedBytes)
+    if (tooMuch !== null) throw refuse('too_large', index, item, tooMuch)
     return { kind: 'checkpoint', index, checkpoint, incoming: incoming.map((ref) => ref.name) }
   }
   if (item.content.length > limits.maxBundleBytes)

@@ -38,17 +38,20 @@ export interface CollectOptions {
   readonly redactor: Redactor
 }
 
-/** Reads the tar to its end and keeps what the contract names, each within its cap; what is left out is named in `warnings`. */
+/** Reads the tar to its end and keeps what the contract names, each within its cap; what is left out is named in `warnings`. Throws `limit_passed` on too many entries. */
 export async function collectIo(tar: Readable, { known, limits, redactor }: CollectOptions): Promise<Collected> {
   const files = new Map<string, string>()
   const artifacts: CollectedArtifact[] = []
   const warnings: string[] = []
   let resultRefused: string | null = null
   let kept = 0
+  let entries = 0
   const untar = extract()
   tar.on('error', (error) => untar.destroy(error))
   tar.pipe(untar)
   for await (const entry of untar) {
+    if (++entries > limits.maxIoEntries)
+      throw errors.limitPassed(`HANGAR_IO has more than ${limits.maxIoEntries} files and directories`)
     const path = entry.header.name.replace(/^(?:\.\/)+/, '').replace(/\/+$/, '')
     const type = entry.header.type
     const size = entry.header.size ?? 0

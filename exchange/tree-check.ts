@@ -94,6 +94,33 @@ export async function refuseOwn(repo: Repository, change: HandedChange): Promise
   return named ?? strayGitlink(repo, change, links)
 }
 
+/** The sentence about untracked files of more than `maxBytes`, or null: an environment takes no more, and would leave the rest out of its checkpoints. */
+export async function refuseUntracked(repo: Repository, tree: Oid, maxBytes: number): Promise<string | null> {
+  let bytes = 0
+  let biggest = { path: '', size: 0 }
+  const { exitCode, stderr } = await gitLines(
+    {
+      gitDir: repo.dir,
+      args: ['ls-tree', '-r', '-l', '-z', '--end-of-options', tree],
+      input: '',
+      separator: '\0',
+      timeoutMs: DEFAULT_LIMITS.handedTimeoutMs,
+    },
+    (entry) => {
+      const [, size = '', path = ''] = /^\d+ \w+ \w+ +(\d+|-)\t(.*)$/s.exec(entry) ?? []
+      const count = size === '-' ? 0 : Number(size)
+      bytes += count
+      if (count > biggest.size) biggest = { path, size: count }
+      return true
+    },
+  )
+  if (exitCode !== 0) throw errors.gitFailed(`git ls-tree ended with ${exitCode}`, { reason: stderr.trim() })
+  if (bytes <= maxBytes) return null
+  return `its untracked files have ${inMb(bytes)} MB, and the environment takes ${inMb(maxBytes)} (limits.untracked_mb); the biggest is ${shown(biggest.path)} with ${inMb(biggest.size)} MB: commit, ignore or remove what need not travel`
+}
+
+const inMb = (bytes: number) => (bytes / MB).toFixed(1).replace(/\.0$/, '')
+
 async function firstReason(
   repo: Repository,
   change: HandedChange,

@@ -1,13 +1,37 @@
 /** hangar-agent in a sandbox: the variables it runs with, the checkpoint it makes, and what it says. */
-import { errors } from '../domain/errors.ts'
+import { errors, HangarError } from '../domain/errors.ts'
 import { conversationDirectory, IO, ioDirectory } from '../domain/hangar-io.ts'
 import { jobOf, type Oid, parseOid, workBranch } from '../domain/names.ts'
-import type { SandboxPaths, SandboxRef } from '../domain/sandbox.ts'
+import type { Provider, SandboxPaths, SandboxRef } from '../domain/sandbox.ts'
 import type { SessionRecord, TurnRecord } from '../domain/session.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import type { TurnAt, TurnServices } from './turn-context.ts'
 
 const CHECKPOINT_TIMEOUT_MS = 15 * 60_000
+
+/** Whether the sandbox can be worked in. One that was paused is made to go on first: a pause is no end, and all that is in it counts. */
+export async function isUp(provider: Provider, ref: SandboxRef): Promise<boolean> {
+  const { state } = await provider.inspect(ref)
+  if (state !== 'paused') return state === 'up'
+  if (provider.capabilities().pause) await provider.resume(ref)
+  return (await provider.inspect(ref)).state !== 'gone'
+}
+
+/** Reads a directory of the sandbox; when that fails, once more with everything in it opened to the agent's own user, who may have closed it. */
+export async function readOpened<T>(
+  provider: Provider,
+  at: { readonly ref: SandboxRef; readonly dir: string },
+  read: () => Promise<T>,
+): Promise<T> {
+  try {
+    return await read()
+  } catch (error) {
+    if (!(error instanceof HangarError && error.code === 'sandbox_failed')) throw error
+    const script = 'chmod u+rwx "$HOME" "$HOME/.hangar" "$1/.." 2>/dev/null; exec chmod -R u+rwX "$1"'
+    await provider.exec(at.ref, ['sh', '-c', script, 'sh', at.dir], { timeoutMs: 60_000, maxOutputBytes: 1_048_576 })
+    return read()
+  }
+}
 
 /** Runs `hangar-agent checkpoint`, which pushes the sandbox's state through the gateway. */
 export async function checkpointSandbox(
@@ -25,7 +49,8 @@ export async function checkpointSandbox(
     const branch = await at.repo.refs.read(workBranch(at.name))
     const checkpoint = await at.repo.refs.read(sessionRef(at.name, 'checkpoint'))
     const known = checkpoint === null ? [] : ['--branch-at', branch ?? '', '--checkpoint-at', checkpoint]
-    return provider.exec(ref, ['hangar-agent', 'checkpoint', ...known], options)
+    const cap = ['--max-bytes', String(at.environment.maxUntrackedBytes)]
+    return provider.exec(ref, ['hangar-agent', 'checkpoint', ...cap, ...known], options)
   })
   // An agent has a say in what the helper meets, and this error may be answered to whoever asked.
   if (run.exitCode !== 0) throw errors.sandboxFailed(services.redactor.text(lastWords(run.err)))

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { errors, messageOf } from '../domain/errors.ts'
 import type { SessionName } from '../domain/names.ts'
 import type { SessionRecord } from '../domain/session.ts'
-import { checkpointSandbox } from './sandbox-helper.ts'
+import { checkpointSandbox, isUp } from './sandbox-helper.ts'
 import { sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 import { keepConversation } from './turn-conversation.ts'
 
@@ -37,7 +37,7 @@ export function createSessionSuspend(services: TurnServices): SessionSuspend {
       environment,
       signal: closing.signal,
     }
-    if (ref !== null && session.sandbox?.ready === true && (await environment.provider.inspect(ref)).state === 'up') {
+    if (ref !== null && session.sandbox?.ready === true && (await isUp(environment.provider, ref))) {
       await checkpointSandbox(at, ref, session, await records.turn(name, session.turns), services)
       const notKept = await keepConversation(at, ref, services)
       if (notKept !== null) throw errors.sandboxFailed(notKept)

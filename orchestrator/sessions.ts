@@ -71,6 +71,8 @@ export interface SessionsDeps {
   readonly upstreams: Pick<Upstreams, 'refresh' | 'refuseLfs'>
   /** Throws `harness_unusable` or `not_found` with the next thing to do. */
   environmentDefaults(name: string): EnvironmentDefaults
+  /** Bytes of untracked files that a hand-over to a session of this environment may bring. */
+  maxUntrackedBytes(environment: string): number
   readonly limits: Limits
   /** Removes a session with its refs and its name. */
   remove(name: SessionName): Promise<void>
@@ -97,6 +99,11 @@ export function createSessions(deps: SessionsDeps): Sessions {
     if (refused !== null) throw errors.invalidRequest(refused)
   }
 
+  const limitsOf = (environment: string): Limits => ({
+    ...limits,
+    maxUntrackedBytes: deps.maxUntrackedBytes(environment),
+  })
+
   /** Makes the sessions of one hand-over; what was made of them goes when one cannot be. */
   const begin = async (
     repo: Repository,
@@ -108,7 +115,7 @@ export function createSessions(deps: SessionsDeps): Sessions {
     await checkMessage(work, work.repo)
     if (names.some((name) => jobOf(name) !== null)) checkNames(work.context)
     const warnings = await deps.upstreams.refresh(work.repo)
-    const intake = await takeIn(repo, work.context, limits)
+    const intake = await takeIn(repo, work.context, limitsOf(work.environment))
     const made: SessionName[] = []
     try {
       const handOver = await handOverNew(repo, intake, work.ref, clock.now())
@@ -176,7 +183,7 @@ export function createSessions(deps: SessionsDeps): Sessions {
       const repo = await records.repository(name)
       // What is on the remote need not be handed in.
       const warnings = input.context.length === 0 ? [] : await deps.upstreams.refresh(session.repo)
-      const intake = await takeIn(repo, input.context, limits)
+      const intake = await takeIn(repo, input.context, limitsOf(session.environment))
       let queued: TurnRecord | null = null
       try {
         await records.move(name, async ({ session, turn }) => {

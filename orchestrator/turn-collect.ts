@@ -1,5 +1,4 @@
 /** The last steps of a turn: what the agent left in HANGAR_IO, its checkpoint, and one record of it all. */
-import type { Readable } from 'node:stream'
 import { HangarError, messageOf } from '../domain/errors.ts'
 import { cutOption, IO, ioDirectory, MAX_QUESTION_OPTIONS } from '../domain/hangar-io.ts'
 import { jobOf, type Oid, type RefName, workBranch } from '../domain/names.ts'
@@ -11,7 +10,7 @@ import { type Collected, collectIo, textsTar } from '../exchange/io-collect.ts'
 import type { ResultOutcome } from '../exchange/result-schema.ts'
 import { appendNote, readNote } from '../gateway/git/notes.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
-import { checkpointSandbox } from './sandbox-helper.ts'
+import { checkpointSandbox, isUp, readOpened } from './sandbox-helper.ts'
 import { eventsFile, putEvent } from './session-events.ts'
 import { runKeys, sandboxRef, type TurnAt, type TurnPlace, type TurnServices } from './turn-context.ts'
 import { keepConversation } from './turn-conversation.ts'
@@ -47,7 +46,7 @@ export async function collectTurn(at: TurnAt, services: TurnServices): Promise<v
   const { session } = await services.records.get(at.name)
   const turn = await services.records.turn(at.name, at.number)
   const ref = sandboxRef(session)
-  const up = ref !== null && (await at.environment.provider.inspect(ref)).state === 'up'
+  const up = ref !== null && (await isUp(at.environment.provider, ref))
   const gathered = up ? await gather(at, ref, session, turn, services) : await gatherNothing(at, turn)
   if (up && isRepairable(turn, gathered) && (await beginRepair(at, gathered, services))) return
   const verification = await verificationOf(at, { session, turn, ref: up ? ref : null }, gathered, services)
@@ -121,7 +120,7 @@ export async function salvageTurn(at: TurnAt, services: TurnServices): Promise<v
   const { session } = await services.records.get(at.name)
   const turn = await services.records.turn(at.name, at.number)
   const ref = sandboxRef(session)
-  if (ref === null || turn.startedAt === null || (await at.environment.provider.inspect(ref)).state !== 'up') return
+  if (ref === null || turn.startedAt === null || !(await isUp(at.environment.provider, ref))) return
   for (const key of Object.values(runKeys(at.number))) await at.environment.provider.stop(ref, key)
   await checkpointSandbox(at, ref, session, turn, services)
 }
@@ -196,21 +195,22 @@ async function readIo(at: TurnAt, ref: SandboxRef, services: TurnServices): Prom
   const { limits } = services
   // Artifacts of earlier turns stay in place, so the tar may hold more than one turn's worth; what is over is an error, not a hang.
   const maxBytes = 16 * (limits.maxArtifactsBytes + limits.maxResultBytes) + limits.maxAttachmentBytes
-  const tar: Readable = await provider.getTar(ref, ioDirectory(provider.paths(ref).home, at.name), { maxBytes })
+  const io = ioDirectory(provider.paths(ref).home, at.name)
   const options = { known, limits, redactor: services.redactor }
+  const collect = async () => {
+    const tar = await provider.getTar(ref, io, { maxBytes })
+    return collectIo(tar, options).finally(() => tar.destroy())
+  }
   try {
-    return await collectIo(tar, options)
+    return await readOpened(provider, { ref, dir: io }, collect)
   } catch (error) {
     if (!(error instanceof HangarError && error.code === 'limit_passed')) throw error
     // One file too many, or too big, must not cost the texts: they are read by themselves.
-    const io = ioDirectory(provider.paths(ref).home, at.name)
     const read = (path: string, bytes: number) =>
       provider.readFile(ref, `${io}/${path}`, { offset: 0, maxBytes: bytes })
     const texts = await collectIo(await textsTar(read, limits), options)
     const warning = `no artifacts were taken: ${messageOf(error)}; remove what is big under out/artifacts`
     return { ...texts, warnings: [warning, ...texts.warnings] }
-  } finally {
-    tar.destroy()
   }
 }
 

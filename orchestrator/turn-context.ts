@@ -27,6 +27,8 @@ export interface TurnEnvironment extends Pick<SandboxSpec, 'gatewayUrl' | 'image
   readonly setupSecrets: Readonly<Record<string, string>>
   /** Variables of the agent's own runs alone. */
   readonly secrets: Readonly<Record<string, string>>
+  /** Of untracked files in a checkpoint. */
+  readonly maxUntrackedBytes: number
   readonly path: readonly string[]
   readonly mounts: readonly string[]
   readonly provider: Provider

@@ -3,6 +3,7 @@ import { messageOf } from '../domain/errors.ts'
 import type { SandboxRef } from '../domain/sandbox.ts'
 import type { SessionRecord } from '../domain/session.ts'
 import { type StateFile, stateFiles } from '../exchange/conversation-state.ts'
+import { readOpened } from './sandbox-helper.ts'
 import type { TurnAt, TurnServices } from './turn-context.ts'
 
 /** Keeps the conversation's files; gives a warning when that could not be done. */
@@ -12,9 +13,13 @@ export async function keepConversation(at: TurnAt, ref: SandboxRef, services: Tu
   try {
     const files: StateFile[] = []
     for (const under of await presentOf(at, ref, harness.state)) {
-      const tar = await provider.getTar(ref, `${home}/${under}`, { maxBytes: 2 * services.limits.maxConversationBytes })
-      const maxBytes = services.limits.maxConversationBytes
-      files.push(...(await stateFiles(tar, { under, notKept: harness.notKept, maxBytes }).finally(() => tar.destroy())))
+      const { maxConversationBytes: maxBytes, maxConversationFiles: maxFiles } = services.limits
+      const dir = `${home}/${under}`
+      const read = async () => {
+        const tar = await provider.getTar(ref, dir, { maxBytes: 2 * maxBytes })
+        return stateFiles(tar, { under, notKept: harness.notKept, maxFiles, maxBytes }).finally(() => tar.destroy())
+      }
+      files.push(...(await readOpened(provider, { ref, dir }, read)))
     }
     await services.conversations.keep(at.repo, at.name, files)
     return null

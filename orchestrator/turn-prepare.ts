@@ -11,7 +11,7 @@ import { earlierTar, FILL_SCRIPT, inputTar } from '../exchange/io-prepare.ts'
 import { applyPatches } from '../exchange/patch-in.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import { promptOf } from './prompt.ts'
-import { attachmentPath, checkpointSandbox, lastWords, reportLines, turnEnvironment } from './sandbox-helper.ts'
+import { attachmentPath, checkpointSandbox, isUp, lastWords, reportLines, turnEnvironment } from './sandbox-helper.ts'
 import { putEvent } from './session-events.ts'
 import { setUp } from './setup.ts'
 import { deadlineOf, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
@@ -96,10 +96,7 @@ async function takeSandbox(at: TurnAt, services: TurnServices): Promise<Taken> {
   const beforeTurn = await services.records.turn(at.name, at.number)
   const live = sandboxRef(before)
   const up =
-    live !== null &&
-    before.sandbox?.ready === true &&
-    beforeTurn.state === 'queued' &&
-    (await provider.inspect(live)).state === 'up'
+    live !== null && before.sandbox?.ready === true && beforeTurn.state === 'queued' && (await isUp(provider, live))
   const minted = up ? null : services.grants.mint()
   // A turn may run for days, and pushes its checkpoint after its end.
   const expiresAt = services.clock.now() + Math.max(GRANT_LIFE_MS, deadlineOf(beforeTurn).ms + 3_600_000)

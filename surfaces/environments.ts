@@ -51,8 +51,8 @@ export function createEnvironments({ config, providers, url }: EnvironmentsDeps)
     },
     forTurns: (name) => {
       const { environment, harness } = find(name)
-      const { env, setup, setupSecrets, secrets, path, mounts, harnessOptions, image, limits, egress, idleSuspendMs } =
-        environment
+      const { env, setup, setupSecrets, secrets, path, mounts, harnessOptions, image, limits, egress } = environment
+      const { maxUntrackedBytes, idleSuspendMs } = environment
       const { verify } = environment.jobs
       const provider = providers.get(environment.provider)
       if (provider === undefined) throw errors.internal(`there is no provider ${environment.provider}`)
@@ -65,6 +65,7 @@ export function createEnvironments({ config, providers, url }: EnvironmentsDeps)
         mounts: [...mounts, ...filesOf(harnessOptions.argv ?? [])],
         image,
         limits,
+        maxUntrackedBytes,
         egress,
         gatewayUrl: environment.gatewayUrl ?? provider.gatewayUrl(url, egress),
         provider,

@@ -9,6 +9,8 @@ const MARKER = `hangar-lost-story-${process.pid}`
 const AGENT = `
 case $(cat) in
   hang*) bash -c "exec -a ${MARKER} sleep 300" & echo "up $HANGAR_TURN"; until [ -e go ]; do sleep 0.1; done; kill %1; hangar-agent done "went on";;
+  keep*) echo ignored >.git/info/exclude; echo kept >ignored; hangar-agent done "kept";;
+  look*) hangar-agent done "$(cat ignored)";;
   *) hangar-agent done "worked";;
 esac
 `
@@ -66,6 +68,25 @@ t.test('a supervisor that was stopped is told of, and the turn goes on when it d
   writeFileSync(join(sandboxCheckout(hangar, dir.split('/').at(-1) ?? ''), 'go'), '')
   t.match(await ended(1), { outcome: 'exited', summary: 'went on', warnings: [said] })
 })
+
+t.test(
+  'a sandbox that is paused when its turn ends, or when the next begins, is made to go on, with all that is in it',
+  async (t) => {
+    const { hangar, dir, turn, ended } = await hung(t)
+    const pause = () => writeFileSync(join(dir, 'paused'), '')
+    pause()
+    writeFileSync(join(sandboxCheckout(hangar, dir.split('/').at(-1) ?? ''), 'go'), '')
+    t.match(await ended(1), { outcome: 'exited', summary: 'went on', error: null, checkpoint: /^[0-9a-f]{40}$/ })
+    await hangar.api('POST', '/api/sessions/s/turns', { message: 'keep' })
+    t.match(await ended(2), { outcome: 'exited', summary: 'kept' })
+    pause()
+    await hangar.api('POST', '/api/sessions/s/turns', { message: 'look' })
+    t.match(await ended(3), { outcome: 'exited', summary: 'kept', warnings: [] }, 'what git ignores is there still')
+    pause()
+    t.equal((await hangar.api('POST', '/api/sessions/s/suspend', {})).status, 200)
+    t.match((await turn(3)).summary, 'kept')
+  },
+)
 
 t.test('a directory that was removed is a lost sandbox; what ran in it ends', async (t) => {
   const { dir, ended, works } = await hung(t)
