@@ -161,4 +161,8 @@ export interface Provider {
   resume(ref: SandboxRef): Promise<void>
   /** Ends everything in it, paused or not, and removes it; resolves when it is gone. */
   destroy(ref: SandboxRef): Promise<void>
+  /** `host:port` of the engine's own that every sandbox would reach if nothing kept it, to be tried by those that may not; absent: nothing is. */
+  forbidden?(): string
+  /** Removes what several sandboxes have shared and none needs any more; called every few minutes. */
+  tidy?(): Promise<void>
 }

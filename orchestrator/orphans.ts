@@ -16,6 +16,7 @@ export async function destroyOrphans(deps: OrphanDeps, olderThanMs: number): Pro
   for (const provider of deps.providers) {
     // Listed before the records are read: what is made in between is not among them.
     const found = await listed(provider, deps)
+    if (found === null) continue
     const known = new Set((await deps.index.sessions.range()).map(([, { session }]) => session.sandbox?.id))
     for (const { id, createdAt } of found) {
       if (known.has(id) || createdAt > deps.clock.now() - olderThanMs) continue
@@ -26,14 +27,15 @@ export async function destroyOrphans(deps: OrphanDeps, olderThanMs: number): Pro
         warn(deps, id, error)
       }
     }
+    await provider.tidy?.().catch((error: unknown) => warn(deps, provider.kind, error))
   }
 }
 
 /** A provider whose engine is down keeps the server from nothing: its orphans wait for the next round. */
-async function listed(provider: Provider, deps: OrphanDeps): Promise<readonly ListedSandbox[]> {
+async function listed(provider: Provider, deps: OrphanDeps): Promise<readonly ListedSandbox[] | null> {
   return provider.list().catch((error: unknown) => {
     warn(deps, provider.kind, error)
-    return []
+    return null
   })
 }
 

@@ -56,6 +56,8 @@ export type ExecStatus = { readonly exitCode: number } | { readonly failure: str
 
 /** Each call is made once, with a time limit, and throws `ClusterError`. */
 export interface Cluster {
+  /** `host:port` of the API server. */
+  readonly address: string
   getPod(name: string): Promise<Pod>
   createPod(pod: Manifest): Promise<void>
   deletePod(name: string, options: { readonly uid?: string; readonly graceSeconds: number }): Promise<void>
@@ -73,6 +75,8 @@ export interface Cluster {
   createConfigMap(object: Manifest): Promise<Meta>
   getConfigMap(name: string): Promise<Meta>
   createNetworkPolicy(object: Manifest): Promise<void>
+  listNetworkPolicies(selector: string): Promise<readonly Meta[]>
+  deleteNetworkPolicy(name: string, options: { readonly uid: string }): Promise<void>
   connect(pod: string, argv: readonly string[], handlers: ExecHandlers): Promise<ExecSocket>
   version(): Promise<string>
 }

@@ -61,12 +61,14 @@ export function serviceNamespace(host: string, own: string): string | null {
   return kind === 'svc' ? namespace : null
 }
 
+/** A policy, and the value of `hangar.dev/network` that its pods bear; it bears the same itself. */
+export interface NetworkRules {
+  readonly label: string
+  readonly policy: Manifest
+}
+
 /** The policy of all sandboxes that may reach the same; its name and the label `hangar.dev/network` come from its rules. */
-export function networkManifest(
-  install: Install,
-  reachable: Reachable,
-  owner: Meta,
-): { readonly label: string; readonly policy: Manifest } {
+export function networkManifest(install: Install, reachable: Reachable, owner: Meta): NetworkRules {
   const egress = rulesOf(install, reachable)
   const label = sha256(JSON.stringify(egress)).slice(0, 12)
   return {
@@ -77,7 +79,7 @@ export function networkManifest(
       metadata: {
         name: `hangar-${install.instance}-${label}`,
         namespace: install.namespace,
-        labels: commonLabels(install),
+        labels: { ...commonLabels(install), [NETWORK]: label },
         ownerReferences: ownerReference(owner),
       },
       spec: {

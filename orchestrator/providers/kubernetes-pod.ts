@@ -155,7 +155,8 @@ function podSpecOf(install: Install, spec: SandboxSpec) {
         image: spec.image,
         // The image's own entry point is not used.
         command: ['sh', '-c', INIT],
-        workingDir: POD_PATHS.repo,
+        // Nothing of the agent's own: it could be closed to every command that comes in.
+        workingDir: '/',
         env: [{ name: 'HOME', value: POD_PATHS.home }],
         securityContext: {
           allowPrivilegeEscalation: false,

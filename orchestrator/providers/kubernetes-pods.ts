@@ -6,9 +6,17 @@ import type { Log } from '../../domain/ports.ts'
 import type { SandboxSpec } from '../../domain/sandbox.ts'
 import { type Cluster, ClusterError, isStatus, persist } from './kubernetes-cluster.ts'
 import type { PodLink } from './kubernetes-exec.ts'
-import { networkManifest, parseTarget, serviceNamespace, type Target, targetOf } from './kubernetes-network.ts'
+import {
+  type NetworkRules,
+  networkManifest,
+  parseTarget,
+  serviceNamespace,
+  type Target,
+  targetOf,
+} from './kubernetes-network.ts'
 import { type Install, type Meta, ownerManifest, podManifest, podName, selectorOf } from './kubernetes-pod.ts'
 import { isNodeLost, outOfMemory, type Pod, podState } from './kubernetes-pod-state.ts'
+import { createPolicies, type Policies } from './kubernetes-policies.ts'
 import { createPodWatch, type PodWatch } from './kubernetes-watch.ts'
 
 export interface PodsDeps {
@@ -31,6 +39,8 @@ export interface Pods {
   link(name: string): PodLink
   /** Resolves when it is gone. */
   remove(name: string, pod: Pod): Promise<void>
+  /** Removes NetworkPolicies that no pod is under any more. */
+  tidy(): Promise<void>
   close(): Promise<void>
 }
 
@@ -44,11 +54,13 @@ export function createPods(deps: PodsDeps): Pods {
 
 class InstalledPods implements Pods {
   readonly #deps: PodsDeps
+  readonly #policies: Policies
   #watching: PodWatch | null = null
   #ownerObject: Promise<Meta> | null = null
 
   constructor(deps: PodsDeps) {
     this.#deps = deps
+    this.#policies = createPolicies(deps)
   }
 
   get watch(): PodWatch {
@@ -61,8 +73,9 @@ class InstalledPods implements Pods {
     const name = podName(spec.id)
     try {
       const owner = await this.#owns()
-      const network = await this.#putNetwork(spec, owner)
-      await this.#putPod(name, () => podManifest(this.#deps.install, spec, { owner, network }))
+      const rules = await this.#rulesOf(spec, owner)
+      const manifest = () => podManifest(this.#deps.install, spec, { owner, network: rules.label })
+      await this.#policies.under(rules, () => this.#putPod(name, manifest))
       await this.#waitUntilUp(name, spec)
     } catch (error) {
       throw error instanceof ClusterError ? refusal(error) : error
@@ -90,14 +103,12 @@ class InstalledPods implements Pods {
     return this.#ownerObject
   }
 
-  async #putNetwork(spec: SandboxSpec, owner: Meta): Promise<string> {
-    const { cluster, install } = this.#deps
+  async #rulesOf(spec: SandboxSpec, owner: Meta): Promise<NetworkRules> {
+    const { install } = this.#deps
     const lookUp = (target: Omit<Target, 'addresses'>) => lookUpTarget(target, install.namespace)
     const gateway = await lookUp(targetOf(spec.gatewayUrl))
     const egress = spec.egress === null ? null : await Promise.all(spec.egress.map((text) => lookUp(parseTarget(text))))
-    const { label, policy } = networkManifest(install, { gateway, egress }, owner)
-    await persist(() => cluster.createNetworkPolicy(policy), { forMs: PERSIST_MS }).catch(ignore(409))
-    return label
+    return networkManifest(install, { gateway, egress }, owner)
   }
 
   /** Makes the pod where there is none. One that has ended, or is being deleted, is waited away first. */
@@ -189,6 +200,10 @@ class InstalledPods implements Pods {
       if (performance.now() - began > 120_000) throw errors.sandboxFailed(`the pod ${name} could not be deleted`)
       force = true
     }
+  }
+
+  tidy() {
+    return this.#policies.sweep()
   }
 
   async close() {

@@ -141,21 +141,23 @@ class PodProvider implements KubernetesProvider {
     return silences.length === 0 ? 0 : Math.min(...silences)
   }
 
-  /** Empty, with a word in the log, while the API server is away: a server starts all the same. */
   async list() {
-    const { cluster, install, log } = this.#deps
-    const items = await persist(() => cluster.listPods(selectorOf(install)), { forMs: LIST_MS }).then(
-      (list) => list.items,
-      (error: unknown) => {
-        log.warn({ error: messageOf(error) }, 'the pods of sandboxes could not be listed')
-        return []
-      },
-    )
+    const { cluster, install } = this.#deps
+    const { items } = await persist(() => cluster.listPods(selectorOf(install)), { forMs: LIST_MS })
     return items.map(({ metadata }) => ({
       provider: this.kind,
       id: metadata.annotations?.[SANDBOX_ID] ?? '',
       createdAt: Date.parse(metadata.creationTimestamp ?? '') || 0,
     }))
+  }
+
+  /** The API server: no sandbox has business with it, and every pod reaches it where policies are not enforced. */
+  forbidden() {
+    return this.#deps.cluster.address
+  }
+
+  tidy() {
+    return this.#pods.tidy()
   }
 
   async start(ref: SandboxRef, turn: TurnStart) {

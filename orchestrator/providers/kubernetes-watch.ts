@@ -32,6 +32,8 @@ const MAX_REMEMBERED = 1_000
 export function createPodWatch(deps: PodWatchDeps): PodWatch {
   const pods = new Map<string, Pod>()
   const ends = new Map<string, string>()
+  /** Uids that are known to be gone: a watch that lags behind may still tell of them, when a new pod bears their name. */
+  const gone = new Set<string>()
   const waiting = new Set<() => void>()
   const stop = new AbortController()
   const news = () => {
@@ -41,13 +43,17 @@ export function createPodWatch(deps: PodWatchDeps): PodWatch {
   const remember = (name: string, reason: string) => {
     ends.delete(name)
     ends.set(name, reason)
-    for (const oldest of ends.keys()) {
-      if (ends.size <= MAX_REMEMBERED) break
-      ends.delete(oldest)
-    }
+    keepNewest(ends)
+  }
+  const bury = (uid: string | undefined) => {
+    if (uid !== undefined) gone.add(uid)
+    keepNewest(gone)
   }
   const note = (pod: Pod) => {
-    const { name } = pod.metadata
+    const { name, uid } = pod.metadata
+    const before = pods.get(name)?.metadata.uid
+    if (before !== uid) bury(before)
+    gone.delete(uid ?? '')
     pods.set(name, pod)
     const state = podState(pod)
     if (state.kind === 'ended') remember(name, reasonOver(ends.get(name), state))
@@ -55,6 +61,7 @@ export function createPodWatch(deps: PodWatchDeps): PodWatch {
     news()
   }
   const noteGone = (name: string, reason: string) => {
+    bury(pods.get(name)?.metadata.uid)
     pods.delete(name)
     if (!ends.has(name)) remember(name, reason)
     news()
@@ -62,14 +69,24 @@ export function createPodWatch(deps: PodWatchDeps): PodWatch {
   const onEvent = ({ type, object }: WatchEvent) => {
     if (type === 'ERROR') throw new ClusterError(object.code ?? 500, 'Watch', object.message ?? 'the watch failed')
     if (type === 'BOOKMARK') return
+    const { name, uid } = object.metadata
+    if (uid !== undefined && gone.has(uid)) {
+      // Only how it ended is still of use, while nothing new bears its name.
+      const state = podState(object)
+      if (!pods.has(name) && state.kind === 'ended') remember(name, reasonOver(ends.get(name), state))
+      return
+    }
     note(object)
-    if (type === 'DELETED') noteGone(object.metadata.name, 'its pod was deleted')
+    if (type === 'DELETED') noteGone(name, 'its pod was deleted')
   }
   const round = async () => {
+    const before = new Map([...pods].map(([name, { metadata }]) => [name, metadata.uid]))
     const list = await deps.cluster.listPods(deps.selector)
+    for (const pod of list.items) if (!gone.has(pod.metadata.uid ?? '')) note(pod)
     const there = new Set(list.items.map(({ metadata }) => metadata.name))
-    for (const pod of list.items) note(pod)
-    for (const name of [...pods.keys()]) if (!there.has(name)) noteGone(name, 'its pod was deleted')
+    // What was made while the list was on its way is not in it.
+    for (const [name, uid] of before)
+      if (!there.has(name) && pods.get(name)?.metadata.uid === uid) noteGone(name, 'its pod was deleted')
     await deps.cluster.watchPods(deps.selector, {
       resourceVersion: list.resourceVersion,
       seconds: deps.watchSeconds,
@@ -113,6 +130,13 @@ export function createPodWatch(deps: PodWatchDeps): PodWatch {
       news()
       await running
     },
+  }
+}
+
+function keepNewest(kept: Map<string, unknown> | Set<string>): void {
+  for (const oldest of kept.keys()) {
+    if (kept.size <= MAX_REMEMBERED) break
+    kept.delete(oldest)
   }
 }
 

@@ -74,7 +74,9 @@ function connectCluster(config: KubeConfig, namespace: string): Cluster {
   const networking = config.makeApiClient(NetworkingV1Api)
   const versions = config.makeApiClient(VersionApi)
   const pods = `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods`
+  const server = new URL(config.getCurrentCluster()?.server ?? '')
   return {
+    address: `${server.hostname}:${server.port === '' ? (server.protocol === 'https:' ? 443 : 80) : server.port}`,
     getPod: (name) => call((options) => core.readNamespacedPod({ namespace, name }, options)).then(plain<Pod>),
     createPod: async (pod) => {
       await call((options) => core.createNamespacedPod({ namespace, body: pod as unknown as V1Pod }, options))
@@ -106,6 +108,16 @@ function connectCluster(config: KubeConfig, namespace: string): Cluster {
       await call((options) =>
         networking.createNamespacedNetworkPolicy({ namespace, body: body as unknown as V1NetworkPolicy }, options),
       )
+    },
+    listNetworkPolicies: async (labelSelector) => {
+      const list = await call((options) =>
+        networking.listNamespacedNetworkPolicy({ namespace, labelSelector }, options),
+      )
+      return list.items.map(metaOf)
+    },
+    deleteNetworkPolicy: async (name, { uid }) => {
+      const body = { preconditions: { uid } }
+      await call((options) => networking.deleteNamespacedNetworkPolicy({ namespace, name, body }, options))
     },
     connect: (pod, argv, handlers) => {
       const query = new URLSearchParams([

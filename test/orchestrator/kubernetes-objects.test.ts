@@ -1,7 +1,9 @@
 import t from 'tap'
+import type { Cluster, PodList, WatchEvent } from '../../orchestrator/providers/kubernetes-cluster.ts'
 import { networkManifest } from '../../orchestrator/providers/kubernetes-network.ts'
 import { type Install, ownerManifest, podManifest, podName } from '../../orchestrator/providers/kubernetes-pod.ts'
-import { podState } from '../../orchestrator/providers/kubernetes-pod-state.ts'
+import { type Pod, podState } from '../../orchestrator/providers/kubernetes-pod-state.ts'
+import { createPodWatch } from '../../orchestrator/providers/kubernetes-watch.ts'
 import { deployedObjects, deployedRules } from '../peers/kubernetes/deployment.ts'
 import type { ApiObject } from '../peers/kubernetes/objects.ts'
 import { validateObject } from '../peers/kubernetes/schemas.ts'
@@ -131,4 +133,47 @@ t.test('a status is read from its most telling part', async (t) => {
   t.match(pod({ ...container({ terminated: { reason: 'Completed', exitCode: 0 } }) }, { deletionTimestamp: 'now' }), {
     reason: 'its pod was deleted',
   })
+})
+
+t.test('a watch that lags behind tells nothing of the pod that now bears a name', async (t) => {
+  const up = { phase: 'Running', containerStatuses: [{ name: 'agent', state: { running: {} } }] }
+  const pod = (uid: string, more: Partial<Pod> = {}): Pod => ({ metadata: { name: 'p', uid }, status: up, ...more })
+  const deleted = (uid: string): Pod => pod(uid, { metadata: { name: 'p', uid, deletionTimestamp: 'now' } })
+  let tell: (type: WatchEvent['type'], object: Pod) => void = () => {}
+  let answer: (list: PodList) => void = () => {}
+  let begun = () => {}
+  const watched = new Promise<void>((resolve) => {
+    begun = resolve
+  })
+  const cluster = {
+    listPods: () =>
+      new Promise<PodList>((resolve) => {
+        answer = resolve
+      }),
+    watchPods: (_selector: string, { onEvent, signal }: Parameters<Cluster['watchPods']>[1]) => {
+      tell = (type, object) => onEvent({ type, object })
+      begun()
+      return new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
+    },
+  } as unknown as Cluster
+  const watch = createPodWatch({ cluster, selector: '', log: { info() {}, warn() {}, error() {} }, watchSeconds: 60 })
+  t.teardown(() => watch.close())
+  watch.note(pod('first'))
+  watch.noteGone('p', 'its pod was deleted')
+  watch.note(pod('second'))
+  answer({ items: [], resourceVersion: '1' })
+  await watched
+  t.equal(watch.get('p')?.metadata.uid, 'second', 'made while the list was on its way')
+  tell('MODIFIED', deleted('first'))
+  tell('DELETED', deleted('first'))
+  t.equal(watch.get('p')?.metadata.uid, 'second')
+  t.equal(watch.endOf('p'), null)
+  tell('MODIFIED', deleted('second'))
+  t.equal(watch.endOf('p'), 'its pod was deleted', 'its own end counts')
+  tell('DELETED', deleted('second'))
+  t.equal(watch.get('p'), null)
+  tell('MODIFIED', pod('second', { status: { phase: 'Failed', reason: 'Evicted', message: 'low on memory' } }))
+  t.match(watch.endOf('p'), /evicted: low on memory/, 'a late reason is better than none')
+  tell('ADDED', pod('third'))
+  t.equal(watch.endOf('p'), null)
 })

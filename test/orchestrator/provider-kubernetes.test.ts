@@ -92,6 +92,53 @@ t.test('why a sandbox is lost is said, and the same id gives a fresh one', skip,
   )
 })
 
+t.test('a node that does not answer any more is noticed while its pod is still said to run', skip, async (t) => {
+  const { peer, make } = await kubernetesSubject(t)
+  const provider = make({ silentMs: 4_000 })
+  const spec = sandboxSpec({ image })
+  await provider.create(spec)
+  await provider.start(ref(spec.id), turn('1-1', 'while :; do echo tick; sleep 0.2; done'))
+  let at = { out: 0, err: 0 }
+  const follow = async () => {
+    const output = await provider.read(ref(spec.id), '1-1', at, { waitMs: 200, maxBytes: 65_536 })
+    at = output.next
+    return output.process
+  }
+  for (let round = 0; round < 5; round++) await follow()
+  t.match(await provider.inspect(ref(spec.id)), { state: 'up', reason: null })
+  peer.unreadyNode(podName(spec.id))
+  let found = await provider.inspect(ref(spec.id))
+  for (let rounds = 0; found.state === 'up' && rounds < 150; rounds++) {
+    t.match(await follow(), { state: 'running' }, 'silence is no end')
+    found = await provider.inspect(ref(spec.id))
+  }
+  t.match(found, {
+    state: 'paused',
+    reason: /^nothing has been heard from its pod for \d+ s; its node node-1 is not ready$/,
+  })
+  peer.readyNode(podName(spec.id))
+  await provider.destroy(ref(spec.id))
+})
+
+t.test('a NetworkPolicy that no pod is under any more goes; one that is needed stays', skip, async (t) => {
+  const { peer, make } = await kubernetesSubject(t)
+  const provider = make()
+  const policies = () => peer.objects('networkpolicies').map(({ metadata }) => metadata.labels?.['hangar.dev/network'])
+  const [open, shut] = [sandboxSpec({ image }), sandboxSpec({ image, egress: [] })]
+  await Promise.all([open, shut].map((spec) => provider.create(spec)))
+  t.equal(policies().length, 2)
+  await provider.destroy(ref(shut.id))
+  await provider.tidy?.()
+  t.equal(policies().length, 2, 'it may be needed again at once')
+  await provider.tidy?.()
+  t.strictSame(policies(), [peer.pod(podName(open.id))?.metadata.labels?.['hangar.dev/network']])
+  await provider.destroy(ref(open.id))
+  await provider.tidy?.()
+  await Promise.all([provider.create(open), provider.tidy?.()])
+  t.equal(policies().length, 1, 'made under it meanwhile')
+  await provider.destroy(ref(open.id))
+})
+
 t.test('a run whose supervisor is killed is lost, and nothing of it goes on', skip, async (t) => {
   const { make } = await kubernetesSubject(t)
   const provider = make()

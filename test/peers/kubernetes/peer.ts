@@ -86,6 +86,8 @@ export interface Peer {
   loseNode(name: string): void
   /** The pod's node stops answering, and only the pod's condition says so yet: open connections hang, new ones fail. */
   unreadyNode(name: string): void
+  /** It answers again, and so do the pods on it. */
+  readyNode(name: string): void
   /** The kernel ends the container for want of memory. */
   outOfMemory(name: string): Promise<void>
   /** Somebody deletes it. */
@@ -246,6 +248,11 @@ class KubernetesPeer implements Peer {
     this.#lost.add(name)
     for (const hang of this.#hangs.get(name) ?? []) hang()
     this.#changePod(name, (status) => ({ ...status, conditions: [{ type: 'Ready', status: 'False' }] }))
+  }
+
+  readyNode(name: string) {
+    this.#lost.delete(name)
+    this.#changePod(name, (status) => ({ ...status, conditions: [{ type: 'Ready', status: 'True' }] }))
   }
 
   async deletePod(name: string) {
