@@ -155,6 +155,22 @@ export interface Listed<T> {
   readonly next_cursor: string | null
 }
 
+export interface WireEnvironment {
+  readonly name: string
+  readonly egress: readonly string[] | null
+}
+
+interface WireAttempt {
+  readonly address: string
+  readonly outcome: 'reached' | 'refused' | 'unknown'
+  readonly words: string
+}
+
+export interface WireEnvironmentCheck {
+  readonly gateway: WireAttempt
+  readonly denied: readonly WireAttempt[]
+}
+
 export interface WireAuditEntry {
   readonly at: string
   readonly by: string

@@ -38,6 +38,7 @@ import { createRemote } from '../gateway/upstream/remote.ts'
 import { createUpstreams } from '../gateway/upstream/upstreams.ts'
 import { createSafeFetch } from '../hooks/safe-fetch.ts'
 import { createCallbacks } from '../hooks/sinks/callback.ts'
+import { checkEnvironment } from '../orchestrator/environment-check.ts'
 import { showable } from '../orchestrator/event-text.ts'
 import { createHousekeeping } from '../orchestrator/housekeeping.ts'
 import { createJobDeliverer } from '../orchestrator/job-delivery.ts'
@@ -297,6 +298,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       upstreams,
       environmentDefaults: environments.defaults,
       remove: control.remove,
+      maxUntrackedBytes: (name) => config.environments.get(name)?.maxUntrackedBytes ?? config.limits.maxUntrackedBytes,
       limits: config.limits,
       checkRoom: disk.check,
       clock,
@@ -386,6 +388,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       jobs,
       jobRecords,
       events,
+      checkEnvironment: (name) => checkEnvironment(environments.forTurns(name), { random, log }),
       clock,
       publicUrl: () => config.publicUrl ?? url,
     }

@@ -6,7 +6,7 @@ import type { Environment } from '../../domain/environment.ts'
 import { callJson } from '../client.ts'
 import { createContext } from '../command.ts'
 import { EXIT, Failure } from '../failure.ts'
-import type { Listed, WireRepo } from '../wire.ts'
+import type { Listed, WireEnvironment, WireEnvironmentCheck, WireRepo } from '../wire.ts'
 
 interface Finding {
   readonly level: 'ok' | 'warning' | 'missing'
@@ -21,6 +21,7 @@ export function addDoctorCommand(program: Command): void {
     .option('--json', 'print the findings as JSON')
     .action(async (options: { json?: boolean }) => {
       const context = createContext(options)
+      const server = await serverFinding(context)
       const findings = [
         nodeFinding(),
         gitFinding(),
@@ -28,7 +29,8 @@ export function addDoctorCommand(program: Command): void {
         ...(await dockerFindings()),
         ...(await kubernetesFindings()),
         ...(await agentFindings()),
-        await serverFinding(context),
+        server,
+        ...(server.level === 'ok' ? await egressFindings(context) : []),
       ]
       const mark = {
         ok: context.output.colour('ok', 'green'),
@@ -189,4 +191,49 @@ async function serverFinding(context: ReturnType<typeof createContext>): Promise
   } catch (error) {
     return { level: 'warning', what: 'server', text: error instanceof Error ? error.message : String(error) }
   }
+}
+
+/** Of each environment of the server with an egress list, whether its sandboxes are really kept to it. */
+async function egressFindings(context: ReturnType<typeof createContext>): Promise<Finding[]> {
+  const server = context.server()
+  try {
+    const { items } = await callJson<Listed<WireEnvironment>>(server, { path: '/api/environments' })
+    const findings: Finding[] = []
+    for (const { name, egress } of items) {
+      if (egress === null) continue
+      context.output.say(`asking a sandbox of environment ${name} what it reaches …`)
+      const path = `/api/environments/${encodeURIComponent(name)}/check`
+      const check = await callJson<WireEnvironmentCheck>(server, { method: 'POST', path, body: {} }).catch(reasonOf)
+      findings.push({ what: `egress: ${name}`, ...judge(check) })
+    }
+    return findings
+  } catch (error) {
+    return [{ level: 'warning', what: 'egress', text: `not tried: ${reasonOf(error)}` }]
+  }
+}
+
+function judge(check: WireEnvironmentCheck | string): Pick<Finding, 'level' | 'text'> {
+  if (typeof check === 'string') return { level: 'missing', text: `no sandbox could be asked: ${check}` }
+  const { gateway, denied } = check
+  const tried = [...new Set(denied.map(({ address }) => address))].join(', ')
+  const through = denied.find(({ outcome }) => outcome === 'reached')
+  if (through !== undefined)
+    return {
+      level: 'missing',
+      text: `not kept: a sandbox reached ${through.address}, which is not in its list; in a cluster this needs a network plugin that enforces NetworkPolicies`,
+    }
+  if (gateway.outcome !== 'reached')
+    return {
+      level: 'missing',
+      text: `a sandbox does not reach the gateway at ${gateway.address}: ${gateway.words || 'no answer'}`,
+    }
+  const unsure = denied.find(({ outcome }) => outcome === 'unknown')
+  if (unsure !== undefined)
+    return { level: 'warning', text: `whether ${unsure.address} is refused cannot be said: ${unsure.words}` }
+  if (denied.length === 0) return { level: 'warning', text: 'the gateway is reached; there was nothing else to try' }
+  return { level: 'ok', text: `a sandbox reaches the gateway, and is refused ${tried}` }
+}
+
+function reasonOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
 }

@@ -1,5 +1,6 @@
 /** The table of all operations. */
 import { AUDIT_OPERATIONS } from './audit.ts'
+import { ENVIRONMENT_OPERATIONS } from './environments.ts'
 import { INBOX_OPERATIONS } from './inbox.ts'
 import { JOB_OUT_OPERATIONS } from './job-out.ts'
 import { JOB_OPERATIONS } from './jobs.ts'
@@ -17,5 +18,6 @@ export const OPERATIONS: readonly Operation[] = [
   ...INBOX_OPERATIONS,
   ...REPO_OPERATIONS,
   ...TOKEN_OPERATIONS,
+  ...ENVIRONMENT_OPERATIONS,
   ...AUDIT_OPERATIONS,
 ]

@@ -14,6 +14,7 @@ import type { Index, SessionEntry } from '../../gateway/state/index.ts'
 import type { Tokens } from '../../gateway/tokens.ts'
 import type { Credentials } from '../../gateway/upstream/credentials.ts'
 import type { Upstreams } from '../../gateway/upstream/upstreams.ts'
+import type { EnvironmentCheck } from '../../orchestrator/environment-check.ts'
 import type { JobRecords } from '../../orchestrator/job-records.ts'
 import type { Jobs } from '../../orchestrator/jobs.ts'
 import type { SessionControl } from '../../orchestrator/session-control.ts'
@@ -43,6 +44,8 @@ export interface Services {
   readonly jobs: Jobs
   readonly jobRecords: JobRecords
   readonly events: SessionEvents
+  /** Of an environment that there is. Throws what making a sandbox throws. */
+  checkEnvironment(name: string): Promise<EnvironmentCheck>
   readonly clock: Clock
   /** The URL that people reach the server at, without a trailing slash. */
   publicUrl(): string

@@ -88,6 +88,14 @@ async function story(whole: Test): Promise<void> {
   )
   const doctor = await cli(['doctor'], checkout)
   whole.match(doctor.out, /ok\s+kubernetes\s+.*pods in namespace hangar-sandboxes/)
+  // The peer enforces no policy, as a cluster with a plain network plugin does not.
+  whole.match(
+    doctor.out,
+    new RegExp(`missing\\tegress: default\\tnot kept: a sandbox reached ${new URL(peer.url).host},`),
+  )
+  whole.match(doctor.out, /missing\tegress: other\tno sandbox could be asked: .*InvalidImageName/)
+  whole.equal(doctor.status, 4)
+  whole.strictSame(peer.pods(), [], 'what was asked is gone')
 
   await whole.test('what was handed over is worked on, and comes home', async (t) => {
     const made = await cli(['session', 'new', 'podded', 'work', '--from-local', '--create-repo', '-w'], checkout)
@@ -193,6 +201,9 @@ async function story(whole: Test): Promise<void> {
     t.equal((await call('POST', '/api/sessions/podded/close', {})).status, 200)
     t.strictSame(peer.pods(), [])
     t.equal(await noneLeft(MARKER), 0)
+    await served.kill()
+    served = await serve(whole, dir, env)
+    t.strictSame(peer.objects('networkpolicies'), [], 'a policy that no pod is under goes')
   })
   await whole.test('the rights of deploy/kubernetes are enough, and none is there for nothing', async (t) => {
     const rights = deployedRules().flatMap(({ resources, verbs }) =>

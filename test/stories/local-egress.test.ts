@@ -82,6 +82,15 @@ t.test('local egress', { skip }, async (t) => {
   t.strictSame(await said('listed', 'some'), ['no connection', 'the open host', 'HTTP/1.1 403 Forbidden', ...git])
   t.match((await hangar.api('GET', '/api/sessions/shut/patch')).bytes.toString(), /\+x/, 'the work came back')
 
+  const doctor = await hangar.cli(['doctor'])
+  for (const name of ['none', 'some'])
+    t.match(
+      doctor.out,
+      new RegExp(`^ok\\tegress: ${name}\\ta sandbox reaches the gateway, and is refused 127\\.0\\.0\\.1:[0-9]+`, 'm'),
+    )
+  t.notMatch(doctor.out, /egress: default/, 'nothing is asked where there is no list')
+  t.strictSame((await hangar.api('GET', '/api/sessions')).body.items.length, 3, 'no session comes of it')
+
   const next = await hangar.restart()
   t.teardown(() => next.close())
   await next.api('POST', '/api/sessions/shut/turns', { message: 'git ls-remote origin main | cut -c42-' })
