@@ -58,12 +58,16 @@ export function schemaText(schema: unknown): string {
 
 /**
  * The script that clears what the last turn left in `$HANGAR_IO`: `out/` (but not the artifacts) and `RESULT.md`, makes the directories,
- * and unpacks the tar on its standard input. Whatever the agent put in their place (a link, a file) goes.
+ * and unpacks the tar on its standard input. Whatever the agent put in their place (a link, a file) goes, and what it closed is opened.
  */
 export const FILL_SCRIPT = `set -e
 umask 022
+for dir in "$HOME" "$HOME/.hangar" "\${HANGAR_IO%/*}" "$HANGAR_CONVERSATION"; do
+  if [ -d "$dir" ]; then chmod u+rwx "$dir" 2>/dev/null || :; else rm -rf "$dir"; fi
+done
 if [ -L "$HANGAR_IO" ] || { [ -e "$HANGAR_IO" ] && [ ! -d "$HANGAR_IO" ]; }; then rm -f "$HANGAR_IO"; fi
 mkdir -p "$HANGAR_IO"
+chmod -R u+rwX "$HANGAR_IO" 2>/dev/null || :
 cd "$HANGAR_IO"
 for name in in out; do if [ -L "$name" ] || { [ -e "$name" ] && [ ! -d "$name" ]; }; then rm -f "$name"; fi; done
 for name in out/* out/.[!.]*; do

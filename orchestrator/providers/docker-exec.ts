@@ -10,6 +10,7 @@ import { errors, messageOf } from '../../domain/errors.ts'
 import type { ExecOptions, ExecResult } from '../../domain/sandbox.ts'
 import { INSIDE } from './docker-container.ts'
 import { type Engine, refusal } from './docker-engine.ts'
+import { ENTER } from './inside-scripts.ts'
 
 /** A container, and the mark that all commands of this server bear in it. */
 export interface Inside {
@@ -35,7 +36,8 @@ export type InsideOutput = { readonly stream: 'out' | 'err'; readonly data: Buff
  */
 const WRAP = `_hangar_word=$1 _hangar_stdin=$3
 unset $4
-cd "$2" 2>/dev/null || cd "$HOME" || exit 125
+${ENTER}
+enter "$2" 2>/dev/null || cd "$HOME" || exit 125
 unset OLDPWD
 shift 4
 "$@"

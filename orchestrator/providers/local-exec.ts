@@ -5,7 +5,7 @@ import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { errors } from '../../domain/errors.ts'
 import type { ExecOptions, ExecResult } from '../../domain/sandbox.ts'
-import { insideCommand, insideEnvironment, insidePaths, type LocalSandbox } from './local-isolation.ts'
+import { insideCommand, insideEnvironment, type LocalSandbox } from './local-isolation.ts'
 import { findMarked, killFound, signalProcess } from './local-processes.ts'
 
 export interface InsideProcess {
@@ -24,7 +24,7 @@ export function startInside(
   const mark = `exec:${options.owner}:${randomUUID()}`
   const [program = '', ...args] = insideCommand(sandbox, argv, { mark })
   const child = spawn(program, args, {
-    cwd: sandbox.isolation === 'bubblewrap' ? '/' : insidePaths(sandbox).repo,
+    cwd: '/',
     env: insideEnvironment(sandbox, options.env),
     detached: true,
     stdio: ['pipe', 'pipe', 'pipe'],

@@ -3,6 +3,7 @@ import { spawnSync } from 'node:child_process'
 import { accessSync, constants, lstatSync, readlinkSync, realpathSync } from 'node:fs'
 import { delimiter, dirname, join, sep } from 'node:path'
 import type { SandboxLimits } from '../../domain/sandbox.ts'
+import { IN_DIRECTORY } from './inside-scripts.ts'
 import { joining } from './local-limits.ts'
 import { proxyEnvironment, RELAY_DIR, RELAY_PORTS } from './relay-inside.ts'
 
@@ -165,7 +166,7 @@ export function insideEnvironment(
 }
 
 /**
- * The command line that runs `argv` inside. The environment is inherited, never named, so that no secret stands in an argv.
+ * The command line that runs `argv` inside, in the checkout, which is made again where the agent has removed it. The environment is inherited, never named, so that no secret stands in an argv.
  * `infoFd` makes bubblewrap say there which process is the first inside. `mark` is a value by which stray processes are found where
  * no pid namespace holds them.
  */
@@ -176,14 +177,15 @@ export function insideCommand(
 ): string[] {
   const user = sandbox.uid === null ? [] : asUser(sandbox.uid)
   const { groups = [] } = sandbox
+  const inside = ['sh', '-c', IN_DIRECTORY, 'sh', insidePaths(sandbox).repo, ...argv]
   if (sandbox.isolation === 'bubblewrap')
     return joining(groups, [
       ...user,
       ...bubblewrap(sandbox, options.infoFd),
-      ...(sandbox.relay ? withRelay(argv) : argv),
+      ...(sandbox.relay ? withRelay(inside) : inside),
     ])
   const dies = user.length > 0 ? user : findProgram('setpriv') === null ? [] : ['setpriv', '--pdeathsig', 'KILL']
-  return joining(groups, [...dies, 'env', `HANGAR_SANDBOX=${sandbox.id}`, `HANGAR_RUN=${options.mark}`, ...argv])
+  return joining(groups, [...dies, 'env', `HANGAR_SANDBOX=${sandbox.id}`, `HANGAR_RUN=${options.mark}`, ...inside])
 }
 
 /** Each command has a network of its own, so each begins with the relay's end in it, and waits until that listens. */
@@ -216,7 +218,7 @@ function bubblewrap(sandbox: LocalSandbox, infoFd: number | undefined): string[]
     ...['--ro-bind', run, dirname(paths.grantFile)],
     ...(sandbox.relay ? ['--ro-bind', sandbox.relay.dir, RELAY_DIR] : []),
     ...[...sandbox.path, ...sandbox.mounts].flatMap(hostEntry),
-    ...['--chdir', paths.repo],
+    ...['--chdir', '/'],
     ...(infoFd === undefined ? [] : ['--info-fd', String(infoFd)]),
     ...(tini?.startsWith('/usr/') ? ['--as-pid-1', '--', tini, '-g', '--'] : ['--']),
   ]

@@ -1,7 +1,22 @@
 /** The directory of a local sandbox: makes it, reads its record, removes it. */
+
+import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { realpathSync } from 'node:fs'
-import { chmod, chown, copyFile, mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { constants, realpathSync } from 'node:fs'
+import {
+  chmod,
+  chown,
+  copyFile,
+  mkdir,
+  open,
+  readdir,
+  readFile,
+  rename,
+  rm,
+  stat,
+  unlink,
+  writeFile,
+} from 'node:fs/promises'
 import { join } from 'node:path'
 import { errors } from '../../domain/errors.ts'
 import type { Clock } from '../../domain/ports.ts'
@@ -147,10 +162,7 @@ async function layOut(sandbox: LocalSandbox, spec: SandboxSpec, helperFile: stri
     await chmod(join(dir, path), mode)
     if (uid !== null) await chown(join(dir, path), 0, uid)
   }
-  for (const path of ['home', 'home/repo']) {
-    await mkdir(join(dir, path), { recursive: true })
-    if (uid !== null) await chown(join(dir, path), uid, uid)
-  }
+  for (const path of ['home', 'home/repo']) await giveDirectory(join(dir, path), uid)
   await chmod(join(dir, 'home'), 0o700)
   await copyFile(helperFile, join(run, 'bin', '.hangar-agent'))
   await chmod(join(run, 'bin', '.hangar-agent'), 0o755)
@@ -166,6 +178,28 @@ async function layOut(sandbox: LocalSandbox, spec: SandboxSpec, helperFile: stri
   await put(join(run, 'gitconfig'), gitConfig(spec.gatewayUrl, insidePaths(sandbox).grantFile), 0o644)
   if (sandbox.relay) await put(join(run, 'relay'), relayScript({ dir: RELAY_DIR, ports: RELAY_PORTS }), 0o644)
   await writeFile(join(dir, 'reap'), reapScript(sandbox), { mode: 0o600 })
+}
+
+/** Makes a directory, or takes the one that is there, and gives it to the user. An agent may have put a link in its place, which leads anywhere. */
+async function giveDirectory(path: string, uid: number | null): Promise<void> {
+  const make = () =>
+    mkdir(path).catch((cause: NodeJS.ErrnoException) => {
+      if (cause.code !== 'EEXIST') throw cause
+    })
+  const flags = constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW
+  await make()
+  if (uid === null) return
+  const place = await open(path, flags).catch(async (cause: NodeJS.ErrnoException) => {
+    if (cause.code !== 'ENOTDIR' && cause.code !== 'ELOOP') throw cause
+    await unlink(path)
+    await make()
+    return open(path, flags)
+  })
+  try {
+    await place.chown(uid, uid)
+  } finally {
+    await place.close()
+  }
 }
 
 /** Removes the directory, whatever modes the agent has set in it. */
@@ -184,18 +218,21 @@ export async function sweepGone(sandboxesDir: string): Promise<void> {
     if (name.startsWith('.gone-')) await removeTree(join(sandboxesDir, name))
 }
 
+/** By `rm`, which goes down step by step: a tree may be deeper than any path that a system call takes, and hold names that are no text. */
 async function removeTree(path: string): Promise<void> {
   try {
     await rm(path, { recursive: true, force: true, maxRetries: 3 })
   } catch {
     // A plain user cannot empty a directory without its permissions; its owner can give them back.
-    await makeWritable(path)
-    await rm(path, { recursive: true, force: true, maxRetries: 3 })
+    await run('chmod', ['-R', 'u+rwx', '--', path]).catch(() => {})
+    await run('rm', ['-rf', '--', path])
   }
 }
 
-async function makeWritable(path: string): Promise<void> {
-  await chmod(path, 0o700).catch(() => {})
-  for (const entry of await readdir(path, { withFileTypes: true, encoding: 'buffer' }).catch(() => []))
-    if (entry.isDirectory()) await makeWritable(join(path, entry.name.toString('utf8')))
+function run(program: string, args: readonly string[]): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(program, args, { stdio: 'ignore', env: { PATH: '/usr/bin:/bin' } })
+    child.once('error', reject)
+    child.once('exit', (code) => (code === 0 ? resolve() : reject(new Error(`${program} ended with ${code}`))))
+  })
 }

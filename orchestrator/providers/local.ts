@@ -191,7 +191,7 @@ class LocalProvider implements Provider {
       ...['--timeout-ms', String(Math.ceil(turn.timeoutMs)), '--grace-ms', String(Math.ceil(turn.graceMs))],
       ...['--max-bytes', String(turn.maxOutputBytes), '--stdin', files.stdin],
       ...(oom === null ? [] : ['--oom-file', oom]),
-      ...(namespace ? ['--namespace'] : ['--cwd', insidePaths(sandbox).repo, '--reap', join(sandbox.dir, 'reap')]),
+      ...(namespace ? ['--namespace'] : ['--reap', join(sandbox.dir, 'reap')]),
       ...[files.dir, '--'],
       // A session of its own, so that a signal reaches the whole group and never the supervisor.
       ...['setsid', ...command],

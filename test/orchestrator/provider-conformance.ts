@@ -218,6 +218,23 @@ export async function conformance(t: Test, name: string, subject: ConformanceSub
       t.equal(await noneLeft(marker), 0)
     })
 
+    await t.test(
+      'a checkout that is closed, removed, or leads nowhere is there for the next command and run',
+      async (t) => {
+        for (const [way, script] of [
+          'chmod 000 "$HOME/repo"',
+          'cd /; rm -rf "$HOME/repo"',
+          'cd /; rm -rf "$HOME/repo"; ln -s /nowhere "$HOME/repo"',
+        ].entries()) {
+          await run(`way-${way}`, script)
+          const [one, other] = await Promise.all([sh('pwd'), sh('pwd; touch here')])
+          t.strictSame([one, other], [paths.repo, paths.repo], script)
+          await run(`way-${way}-again`, script)
+          t.match((await run(`way-${way}-2`, 'pwd; touch here')).out.toString(), paths.repo, script)
+        }
+      },
+    )
+
     await t.test('the time limit holds without any server', async (t) => {
       const got = await run('limit-1', 'echo in; sleep 300', { timeoutMs: 700 })
       t.match(got.process, { state: 'exited', timedOut: true })

@@ -3,10 +3,12 @@ import {
   chmodSync,
   cpSync,
   existsSync,
+  lstatSync,
   mkdirSync,
   mkdtempSync,
   readFileSync,
   rmSync,
+  statSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
@@ -101,6 +103,24 @@ for (const isolation of ['bubblewrap', 'none'] as const) {
 
 const best: Isolation = missing.bubblewrap === false ? 'bubblewrap' : 'none'
 const ref = (id: string) => ({ provider: 'local', id })
+
+t.test(
+  'what a sandbox is made again over is its own: a link in the place of its checkout gives nothing of the host away',
+  { skip: missing.uid },
+  async (t) => {
+    const provider = make(best)
+    const spec = sandboxSpec()
+    await provider.create(spec)
+    const theirs = join(base, `theirs-${process.pid}`)
+    mkdirSync(theirs)
+    await provider.start(ref(spec.id), turn('link-1', `cd /; rm -rf "$HOME/repo"; ln -s ${theirs} "$HOME/repo"`))
+    await readToEnd(provider, spec.id, 'link-1')
+    await provider.create(spec)
+    t.equal(statSync(theirs).uid, 0, "it is nobody else's")
+    t.ok(lstatSync(join(base, best, spec.id, 'home', 'repo')).isDirectory())
+    await provider.destroy(ref(spec.id))
+  },
+)
 
 t.test('a run goes on when the server that started it is killed, and is read in full by the next one', async (t) => {
   for (const isolation of ['bubblewrap', 'none'] as const) {
