@@ -106,8 +106,8 @@ export const ENVIRONMENT_SETTINGS = [
   },
   {
     path: 'limits.pids',
-    default: 'docker: `4096`, local: none',
-    doc: 'local, docker: processes and threads of a sandbox at once.',
+    default: '`4096`',
+    doc: 'local, docker: processes and threads of a sandbox at once. local: where it is not set, the default holds if sandboxes have users of their own (the server runs as root).',
   },
   {
     path: 'limits.untracked_mb',

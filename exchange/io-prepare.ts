@@ -59,11 +59,12 @@ export function schemaText(schema: unknown): string {
 /**
  * The script that clears what the last turn left in `$HANGAR_IO`: `out/` (but not the artifacts) and `RESULT.md`, makes the directories,
  * and unpacks the tar on its standard input. Whatever the agent put in their place (a link, a file) goes, and what it closed is opened.
+ * The checkout is made at the same time: what is no directory yet may be one by now, and is never removed as one.
  */
 export const FILL_SCRIPT = `set -e
 umask 022
 for dir in "$HOME" "$HOME/.hangar" "\${HANGAR_IO%/*}" "$HANGAR_CONVERSATION"; do
-  if [ -d "$dir" ]; then chmod u+rwx "$dir" 2>/dev/null || :; else rm -rf "$dir"; fi
+  if [ -d "$dir" ]; then chmod u+rwx "$dir" 2>/dev/null || :; else rm -f "$dir"; fi
 done
 if [ -L "$HANGAR_IO" ] || { [ -e "$HANGAR_IO" ] && [ ! -d "$HANGAR_IO" ]; }; then rm -f "$HANGAR_IO"; fi
 mkdir -p "$HANGAR_IO"

@@ -64,6 +64,16 @@ export function findProgram(name: string): string | null {
   return null
 }
 
+/** Processes and threads of a sandbox's user, where the environment sets no limit: a fork bomb must not take the host's last one. */
+const DEFAULT_PIDS = 4096
+
+/** Begins with that limit, which needs no control group: the kernel counts by user, and inside it cannot be raised. */
+function bounded({ limits }: LocalSandbox): string[] {
+  return (limits?.pids ?? null) !== null || findProgram('prlimit') === null
+    ? []
+    : ['prlimit', `--nproc=${DEFAULT_PIDS}:${DEFAULT_PIDS}`]
+}
+
 /** Options of setpriv that make a plain user of a root process; the program dies with the one that started it. */
 export function asUser(uid: number): string[] {
   const id = String(uid)
@@ -175,7 +185,8 @@ export function insideCommand(
   argv: readonly string[],
   options: { readonly infoFd?: number; readonly mark: string },
 ): string[] {
-  const user = sandbox.uid === null ? [] : asUser(sandbox.uid)
+  // Of a user that others share, theirs would count as well.
+  const user = sandbox.uid === null ? [] : [...bounded(sandbox), ...asUser(sandbox.uid)]
   const { groups = [] } = sandbox
   const inside = ['sh', '-c', IN_DIRECTORY, 'sh', insidePaths(sandbox).repo, ...argv]
   if (sandbox.isolation === 'bubblewrap')

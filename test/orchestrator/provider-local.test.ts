@@ -122,6 +122,25 @@ t.test(
   },
 )
 
+t.test(
+  'without a limit of processes a user of its own is one, and cannot be raised',
+  { skip: missing.uid },
+  async (t) => {
+    for (const isolation of ['bubblewrap', 'uid'] as const) {
+      if (missing[isolation] !== false) continue
+      const provider = make(isolation)
+      const spec = sandboxSpec()
+      await provider.create(spec)
+      const script = 'ulimit -u; ulimit -u 5000; ulimit -u 30; for i in $(seq 60); do sleep 5 & done'
+      await provider.start(ref(spec.id), turn('many-1', script, { argv: ['bash', '-c', script] }))
+      const many = await readToEnd(provider, spec.id, 'many-1')
+      t.equal(many.out.toString(), '4096\n')
+      t.match(many.err.toString(), /cannot modify limit[\s\S]*Resource temporarily unavailable/)
+      await provider.destroy(ref(spec.id))
+    }
+  },
+)
+
 t.test('a run goes on when the server that started it is killed, and is read in full by the next one', async (t) => {
   for (const isolation of ['bubblewrap', 'none'] as const) {
     if (missing[isolation] !== false) continue
