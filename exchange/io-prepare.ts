@@ -64,7 +64,7 @@ export function schemaText(schema: unknown): string {
 export const FILL_SCRIPT = `set -e
 umask 022
 for dir in "$HOME" "$HOME/.hangar" "\${HANGAR_IO%/*}" "$HANGAR_CONVERSATION"; do
-  if [ -d "$dir" ]; then chmod u+rwx "$dir" 2>/dev/null || :; else rm -f "$dir"; fi
+  if [ -d "$dir" ]; then chmod u+rwx "$dir" 2>/dev/null || :; else rm -f "$dir" 2>/dev/null || :; fi
 done
 if [ -L "$HANGAR_IO" ] || { [ -e "$HANGAR_IO" ] && [ ! -d "$HANGAR_IO" ]; }; then rm -f "$HANGAR_IO"; fi
 mkdir -p "$HANGAR_IO"

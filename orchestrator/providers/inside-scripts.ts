@@ -4,15 +4,28 @@
 export const ENTER = `enter() {
   cd "$1" 2>/dev/null && return 0
   chmod u+rwx "\${1%/*}" "$1" 2>/dev/null
-  if [ ! -d "$1" ]; then rm -f "$1"; fi
+  if [ ! -d "$1" ]; then rm -f "$1" 2>/dev/null; fi
   mkdir -p "$1" && cd "$1"
 }`
 
-/** Runs a command in the directory `$1`. */
+/** The name of the nth variable that `IN_DIRECTORY` puts into place: its value is `NAME=VALUE`. */
+export const carriedName = (place: number): string => `HANGAR_ENV_${place}`
+
+/** Runs a command in the directory `$1`, with the variables that were carried in. Shells keep some to themselves. */
 export const IN_DIRECTORY = `${ENTER}
 enter "$1" || exit 126
 unset OLDPWD
 shift
+_hangar_at=0
+while eval "_hangar_entry=\\\${HANGAR_ENV_$_hangar_at-}" && [ -n "$_hangar_entry" ]; do
+  unset "HANGAR_ENV_$_hangar_at"
+  _hangar_at=$((_hangar_at + 1))
+  case $_hangar_entry in
+    UID=* | EUID=* | PPID=* | SHELLOPTS=* | BASHOPTS=* | OPTIND=* | _hangar_*) ;;
+    *) export "$_hangar_entry" ;;
+  esac
+done
+unset _hangar_at _hangar_entry
 exec "$@"`
 
 /**

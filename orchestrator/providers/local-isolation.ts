@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process'
 import { accessSync, constants, lstatSync, readlinkSync, realpathSync } from 'node:fs'
 import { delimiter, dirname, join, sep } from 'node:path'
 import type { SandboxLimits } from '../../domain/sandbox.ts'
-import { IN_DIRECTORY } from './inside-scripts.ts'
+import { carriedName, IN_DIRECTORY } from './inside-scripts.ts'
 import { joining } from './local-limits.ts'
 import { proxyEnvironment, RELAY_DIR, RELAY_PORTS } from './relay-inside.ts'
 
@@ -158,11 +158,24 @@ export function insidePaths(sandbox: Pick<LocalSandbox, 'dir' | 'isolation'>) {
   }
 }
 
-/** The whole environment of a program inside; nothing of the server's own. */
+/**
+ * The environment to start `insideCommand` with: nothing of the server's own, and all that the program inside is to have under names that mean
+ * nothing to anybody. What stands before it on the command line runs on the host, as root for the most part, and a repo may name any
+ * variable: PATH or LD_PRELOAD must not reach that.
+ */
 export function insideEnvironment(
   sandbox: LocalSandbox,
   extra: Readonly<Record<string, string>>,
 ): Record<string, string> {
+  const entries = Object.entries(programEnvironment(sandbox, extra)).map(([name, value]) => `${name}=${value}`)
+  return {
+    PATH: SYSTEM_PATH,
+    LANG: 'C.UTF-8',
+    ...Object.fromEntries(entries.map((entry, place) => [carriedName(place), entry])),
+  }
+}
+
+function programEnvironment(sandbox: LocalSandbox, extra: Readonly<Record<string, string>>): Record<string, string> {
   const paths = insidePaths(sandbox)
   return {
     PATH: [paths.helperDir, ...sandbox.path, SYSTEM_PATH].join(delimiter),

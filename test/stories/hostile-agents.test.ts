@@ -1,5 +1,5 @@
 /** Agents that close, remove or replace what they are given: what they did is kept, the next turn works, and their sandboxes go. */
-import { readdirSync } from 'node:fs'
+import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { shell, startHangar, waitUntil } from './support.ts'
@@ -69,4 +69,48 @@ t.test('hostile agents', { timeout: 300_000 }, async (t) => {
   }
   const left = () => readdirSync(join(hangar.dataDir, 'sandboxes'))
   await waitUntil('all sandboxes are gone', () => left().length === 0)
+})
+
+t.test("a repo's own variables reach nothing on the host", { timeout: 120_000 }, async (t) => {
+  const hangar = await startHangar(t, { agent: 'cat >/dev/null; hangar-agent done "$PATH $LD_PRELOAD $IFS_LIKE"' })
+  const evil = join(hangar.dir, 'evil')
+  mkdirSync(evil)
+  for (const name of [
+    'sh',
+    'bwrap',
+    'setpriv',
+    'prlimit',
+    'setsid',
+    'sed',
+    'cat',
+    'dd',
+    'date',
+    'mkfifo',
+    'rm',
+    'mv',
+    'env',
+  ]) {
+    writeFileSync(join(evil, name), `#!/bin/sh\necho ${name} >>${evil}/ran\nPATH=/usr/bin:/bin exec ${name} "$@"\n`)
+    chmodSync(join(evil, name), 0o755)
+  }
+  chmodSync(hangar.dir, 0o711)
+  await hangar.api('POST', '/api/repos', { slug: 'acme/app' })
+  const env = {
+    PATH: `${evil}:/run/hangar/bin:/usr/bin:/bin`,
+    LD_PRELOAD: '/nowhere/evil.so',
+    IFS_LIKE: 'a b\nc',
+    IFS: '/',
+  }
+  const file = JSON.stringify({ env })
+  await shell(
+    hangar.dir,
+    `git init -q -b main seed; cd seed; mkdir .hangar; printf %s '${file}' >.hangar/environment.json; git add .; git commit -q -m base`,
+  )
+  await hangar.git(join(hangar.dir, 'seed'), ['push', '-q', `${hangar.url}/git/acme/app.git`, 'main'])
+  await hangar.api('POST', '/api/sessions', { name: 's', repo: 'acme/app', message: 'go' })
+  await hangar.api('GET', '/api/sessions/s/wait?timeout_seconds=60')
+  const [turn] = (await hangar.api('GET', '/api/sessions/s')).body.turns
+  t.match(turn, { outcome: 'exited', summary: `${env.PATH} /nowhere/evil.so a b\nc` }, 'inside they hold')
+  const ran = existsSync(join(evil, 'ran')) ? readFileSync(join(evil, 'ran'), 'utf8') : ''
+  t.equal(ran, '', 'and outside not')
 })
