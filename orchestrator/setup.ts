@@ -43,22 +43,30 @@ if [ -s .hangar/setup/list ]; then tar -c -f .hangar/setup/snapshot.tar --null -
 rm .hangar/setup/list
 `
 
+interface SetUp {
+  readonly ref: SandboxRef
+  readonly env: Readonly<Record<string, string>>
+  /** Whether the checkout is the project's own, with nothing handed in and no agent's work: what is made of anything else is for this session alone. */
+  readonly isProjects: boolean
+}
+
 /** Runs the set-up, or puts back what it made for the same content before. Throws `sandbox_failed` with its last words. */
-export async function setUp(
-  at: TurnAt,
-  { ref, env }: { readonly ref: SandboxRef; readonly env: Readonly<Record<string, string>> },
-  services: TurnServices,
-): Promise<void> {
+export async function setUp(at: TurnAt, { ref, env, isProjects }: SetUp, services: TurnServices): Promise<void> {
   const { setup, setupSecrets, provider, image } = at.environment
   if (setup === null) return
   const options = { env, timeoutMs: SETUP_TIMEOUT_MS, maxOutputBytes: OUTPUT_BYTES, signal: at.signal }
   const locks = await provider.exec(ref, ['sh', '-c', KEY_SCRIPT, 'sh', ...LOCK_FILES], options)
-  const key = createHash('sha256')
-    .update(JSON.stringify([at.slug, provider.kind, image, setup, locks.out.toString('latin1')]))
-    .digest('hex')
+  const content = [at.slug, provider.kind, image, setup, locks.out.toString('latin1')]
+  const keyOf = (...scope: readonly string[]) =>
+    createHash('sha256')
+      .update(JSON.stringify([...content, ...scope]))
+      .digest('hex')
   const tell = (text: string) =>
     services.events.append(at.name, at.number, [{ kind: 'state', state: 'preparing', text }])
-  const kept = await services.setups.find(key)
+  // A name may be another session's later.
+  const { session } = await services.records.get(at.name)
+  const own = keyOf(at.name, String(session.createdAt))
+  const kept = (await services.setups.find(keyOf())) ?? (await services.setups.find(own))
   if (kept !== null) {
     await tell('the set-up is put back as it was made before')
     await provider.putTar(ref, provider.paths(ref).home, kept)
@@ -70,6 +78,7 @@ export async function setUp(
     const said = services.redactor.text(lastWords(run.err.length > 0 ? run.err : run.out))
     throw errors.sandboxFailed(`the environment's set-up ended with exit status ${run.exitCode}: ${said}`)
   }
+  const key = isProjects ? keyOf() : own
   await keepSetup(at, ref, key, env, services).catch((error: unknown) =>
     services.log.warn({ session: at.name, error: messageOf(error) }, 'a set-up was not kept; the next one runs again'),
   )

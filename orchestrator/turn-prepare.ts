@@ -35,7 +35,8 @@ export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<v
     })(),
   ])
   for (const part of done) if (part.status === 'rejected') throw part.reason
-  if (fresh) await setUp(at, { ref, env }, services)
+  const isProjects = turn.turn === 1 && context === null && turn.requestedCommit === null
+  if (fresh) await setUp(at, { ref, env, isProjects }, services)
   // Not before the set-up: what that made is kept for other sessions as well.
   const lost = fresh ? await restoreConversation(at, { ref, session }, services) : null
   const warnings = [...at.environment.warnings, ...(done[0].status === 'fulfilled' ? done[0].value : [])]

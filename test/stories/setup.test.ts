@@ -102,8 +102,23 @@ t.test('once per content', async (t) => {
   await ended(hangar, 'third')
   t.ok((await said(hangar, 'third')).includes('the set-up runs'), 'another lock file is other content')
   rmSync(join(hangar.dataDir, 'setups'), { recursive: true })
+  await hangar.api('POST', '/api/sessions', {
+    name: 'planter',
+    repo: 'acme/app',
+    message: 'true',
+    context: [{ kind: 'patch', content: '--- /dev/null\n+++ b/planted\n@@ -0,0 +1 @@\n+x\n' }],
+  })
+  t.match(await ended(hangar, 'planter'), { outcome: 'exited' })
+  await hangar.api('POST', '/api/sessions/planter/suspend', {})
+  await hangar.api('POST', '/api/sessions/planter/turns', { message: 'true' })
+  await ended(hangar, 'planter')
+  const planter = (await said(hangar, 'planter')).filter((text: string) => text.startsWith('the set-up'))
+  t.strictSame(planter, ['the set-up runs', 'the set-up is put back as it was made before'], 'for its own sandboxes')
   await begin(hangar, 'fourth', 'true')
-  t.ok((await said(hangar, 'fourth')).includes('the set-up runs'), 'the cache may be deleted')
+  t.ok(
+    (await said(hangar, 'fourth')).includes('the set-up runs'),
+    'the cache may be deleted, and nobody gets what was made of what another has handed in',
+  )
 })
 
 t.test('a set-up that fails fails the turn with its last words, without its secrets, and is tried again', async (t) => {
