@@ -73,7 +73,8 @@ export async function startInside(at: Inside, argv: readonly string[], options: 
     },
   })
   if (made.status === 404) throw errors.sandboxLost(`the container of the sandbox is gone: ${refusal(made)}`)
-  if (made.status === 409) throw stoppedOrPaused(refusal(made))
+  // Podman says it with 500.
+  if (made.status === 409 || /container state improper/.test(refusal(made))) throw stoppedOrPaused(refusal(made))
   if (made.status !== 201) throw errors.sandboxFailed(`no command can be run in the sandbox: ${refusal(made)}`)
   const socket = await at.engine.attach(`/exec/${made.body.Id}/start`, { Detach: false, Tty: false })
   if (!('destroy' in socket)) {

@@ -72,7 +72,8 @@ export async function runCommand(
     let failure: unknown
     try {
       const result = await runOnce(pod, argv, { ...options, forMs: Math.max(1_000, until - performance.now()) })
-      if (result.exitCode !== TRY_AGAIN) return result
+      // What was killed with its pod, or lost its files there, tells nothing of itself.
+      if (result.exitCode === 0 || (result.exitCode !== TRY_AGAIN && (await pod.ended()) === null)) return result
       failure = new ClusterError(0, 'CutOff', result.err)
     } catch (error) {
       failure = error

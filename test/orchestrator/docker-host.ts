@@ -58,8 +58,14 @@ export function whyNoDocker(): string | null {
   return found ? null : 'dockerd is not installed (apt-get install docker.io containerd iptables)'
 }
 
-/** Starts it; the string says why it could not. */
+/** Starts it; the string says why it could not. `HANGAR_TEST_ENGINE` names the socket of one that runs already, Podman's for instance: only images are left there. */
 export async function startDocker(): Promise<DockerHost | string> {
+  const given = process.env['HANGAR_TEST_ENGINE']
+  if (given !== undefined) {
+    const engine = createEngine({ socketPath: given })
+    const restart = () => Promise.reject(new Error('it is not the test that has started this engine'))
+    return { socketPath: given, engine, ...(await imagesOf(engine)), restart, close: async () => {} }
+  }
   const none = whyNoDocker()
   if (none !== null) return none
   const dir = mkdtempSync(join(tmpdir(), 'hangar-docker-'))
@@ -114,13 +120,10 @@ export async function startDocker(): Promise<DockerHost | string> {
   }
   try {
     if (!(await start())) throw new Error('it did not answer')
-    const bareImage = await importBusybox(engine)
     return {
       socketPath,
       engine,
-      image: await importLinks(engine),
-      mounts: ['/usr', '/etc/alternatives', '/etc/ld.so.cache'],
-      bare: bareImage === null ? null : { image: bareImage, mounts: gitAndBash() },
+      ...(await imagesOf(engine)),
       restart: async () => {
         await stop('SIGTERM')
         if (!(await start())) throw new Error('the engine did not come back')
@@ -131,6 +134,15 @@ export async function startDocker(): Promise<DockerHost | string> {
     const log = readLog(dir)
     await close()
     return `the Docker engine cannot be started here: ${String(error)} ${log}`
+  }
+}
+
+async function imagesOf(engine: Engine): Promise<Pick<DockerHost, 'image' | 'mounts' | 'bare'>> {
+  const bare = await importBusybox(engine)
+  return {
+    image: await importLinks(engine),
+    mounts: ['/usr', '/etc/alternatives', '/etc/ld.so.cache'],
+    bare: bare === null ? null : { image: bare, mounts: gitAndBash() },
   }
 }
 
@@ -168,10 +180,11 @@ async function importImage(engine: Engine, tar: ReturnType<typeof pack>, repo: s
   tar.finalize()
   const chunks: Buffer[] = []
   for await (const chunk of tar as AsyncIterable<Buffer>) chunks.push(chunk)
-  const query = { fromSrc: '-', repo, tag: '1' }
+  // Podman takes no other tag here.
+  const query = { fromSrc: '-', repo, tag: 'latest' }
   const made = await engine.ask('POST', '/images/create', { query, tar: Buffer.concat(chunks) })
   if (made.status !== 200) throw new Error(JSON.stringify(made.body))
-  return `${repo}:1`
+  return `${repo}:latest`
 }
 
 async function importLinks(engine: Engine): Promise<string> {

@@ -1,5 +1,6 @@
 import t from 'tap'
 import type { Cluster, PodList, WatchEvent } from '../../orchestrator/providers/kubernetes-cluster.ts'
+import { runCommand } from '../../orchestrator/providers/kubernetes-exec.ts'
 import { networkManifest } from '../../orchestrator/providers/kubernetes-network.ts'
 import { type Install, ownerManifest, podManifest, podName } from '../../orchestrator/providers/kubernetes-pod.ts'
 import { type Pod, podState } from '../../orchestrator/providers/kubernetes-pod-state.ts'
@@ -176,4 +177,22 @@ t.test('a watch that lags behind tells nothing of the pod that now bears a name'
   t.match(watch.endOf('p'), /evicted: low on memory/, 'a late reason is better than none')
   tell('ADDED', pod('third'))
   t.equal(watch.endOf('p'), null)
+})
+
+t.test('a command that fails in a pod that is gone says that it is', async (t) => {
+  let gone: string | null = null
+  const link = {
+    name: 'p',
+    cluster: {
+      connect: async (_pod: string, _argv: readonly string[], { onEnd }: Parameters<Cluster['connect']>[2]) => {
+        setImmediate(() => onEnd({ exitCode: 137 }))
+        return { send: async () => {}, pause() {}, resume() {}, close() {} }
+      },
+    } as unknown as Cluster,
+    ended: async () => gone,
+    knownEnd: () => gone,
+  }
+  t.match(await runCommand(link, ['tar'], { forMs: 1_000 }), { exitCode: 137 })
+  gone = 'its pod was deleted'
+  await t.rejects(runCommand(link, ['tar'], { forMs: 1_000 }), { code: 'sandbox_lost', message: /its pod was deleted/ })
 })

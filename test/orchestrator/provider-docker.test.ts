@@ -47,7 +47,7 @@ else {
     t.match(await inside(spec.id, 'echo x >/hangar/run/grant'), /[Pp]ermission denied/)
     t.match(await inside(spec.id, 'echo x >/hangar/run/newest; rm -f /hangar/run/newest; ls /hangar/run'), /denied/)
     t.equal(await inside(spec.id, 'printf "#!/bin/sh\necho runs\n" >/tmp/x; chmod +x /tmp/x; /tmp/x'), 'runs')
-    t.match(await inside(spec.id, 'cat /proc/1/cmdline | tr "\\0" " "'), /docker-init/)
+    t.match(await inside(spec.id, 'cat /proc/1/cmdline | tr "\\0" " "'), /docker-init|podman-init/)
     const { body } = await host.engine.ask('GET', `/containers/hangar-${spec.id}/json`)
     t.match(body.HostConfig, { Memory: 67_108_864, MemorySwap: 67_108_864, PidsLimit: 48, NanoCpus: 500_000_000 })
     t.notMatch(JSON.stringify(body), 'hgs_shut-in', 'the grant is in a file alone')

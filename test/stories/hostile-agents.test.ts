@@ -17,7 +17,7 @@ const ATTACKS: Readonly<Record<string, string>> = {
   'closed-artifact':
     'rm -rf "$HANGAR_CONVERSATION"; echo x >"$HANGAR_CONVERSATION"; cd "$HANGAR_IO/out"; chmod 000 artifacts/note; mkdir x; echo x >x/y; chmod 000 x',
   // A shell's own cd cannot go there.
-  deep: `python3 -c "import os; [(os.mkdir(name), os.chdir(name)) for name in ['${LONG}'] * 40]"`,
+  deep: `python3 -c "import os; [(os.mkdir(name), os.chdir(name)) for name in ['${LONG}'] * 40]; open('bottom', 'w').close()"`,
   'closed-git': 'echo two >b.txt; git add b.txt; git commit -q -m two; chmod -R 000 .git',
   'closed-directory':
     'mkdir -p closed/in; echo kept >closed/in/file; git add -A; git commit -q -m closed; echo more >>closed/in/file; echo new >closed/in/new; chmod 000 closed',
