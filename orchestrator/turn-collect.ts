@@ -26,6 +26,8 @@ interface Gathered {
   readonly warnings: readonly string[]
   readonly head: Oid | null
   readonly checkpoint: Oid | null
+  /** Whether the sandbox's state was pushed. */
+  readonly saved: boolean
 }
 
 const NOTHING: Collected = {
@@ -50,7 +52,21 @@ export async function collectTurn(at: TurnAt, services: TurnServices): Promise<v
   const gathered = up ? await gather(at, ref, session, turn, services) : await gatherNothing(at, turn)
   if (up && isRepairable(turn, gathered) && (await beginRepair(at, gathered, services))) return
   const verification = await verificationOf(at, { session, turn, ref: up ? ref : null }, gathered, services)
-  await recordEnd(at, { ...turn, verification }, gathered, services)
+  const lost = gathered.saved ? null : await lostWork(at, ref, turn)
+  await recordEnd(at, { ...turn, error: lost ?? turn.error, verification }, gathered, services)
+}
+
+/** An agent that has ended well, in a sandbox that went with its work before that was collected. */
+async function lostWork(at: TurnAt, ref: SandboxRef | null, turn: TurnRecord): Promise<TurnRecord['error']> {
+  // Before a repair or a verification all was collected once.
+  if (turn.error !== null || (turn.repair ?? null) !== null || (turn.verification ?? null) !== null) return null
+  const found = ref === null ? { state: 'gone', reason: null } : await at.environment.provider.inspect(ref)
+  if (found.state !== 'gone') return null
+  const why = found.reason ?? 'it is not there any more'
+  return {
+    code: 'sandbox_lost',
+    message: `the agent had ended, and its sandbox went before its work was collected: ${why}; what the agent had pushed by itself is there`,
+  }
 }
 
 /** What the verification of a job's turn gave; null where there is none. */
@@ -141,7 +157,7 @@ export async function failTurn(at: TurnPlace, error: unknown, services: TurnServ
 /** What the record has already, when no sandbox is there to be read. */
 async function gatherNothing(at: TurnPlace, { artifacts }: TurnRecord): Promise<Gathered> {
   const [head, checkpoint] = await tips(at)
-  return { collected: NOTHING, artifacts, result: { kind: 'none' }, warnings: [], head, checkpoint }
+  return { collected: NOTHING, artifacts, result: { kind: 'none' }, warnings: [], head, checkpoint, saved: false }
 }
 
 function tips(at: TurnPlace): Promise<[Oid | null, Oid | null]> {
@@ -185,6 +201,7 @@ async function gather(
     result,
     head,
     checkpoint,
+    saved: report !== null || (turn.verification ?? null) !== null,
     warnings: [...warnings, ...(report?.warnings ?? []), ...(notKept === null ? [] : [notKept]), ...collected.warnings],
   }
 }

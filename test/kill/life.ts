@@ -30,7 +30,8 @@ fi
 echo "line one of $(wc -l <"$HANGAR_CONVERSATION/runs")"
 case $prompt in
   'Your work is done'*) hangar-agent result '{"ok":true}'; exit 0;;
-  slow*) i=0; while [ $i -lt 15 ]; do echo "tick $i"; i=$((i+1)); sleep 0.1; done
+  # Also in the prompt of a new conversation, which tells what was before.
+  *slow*) i=0; while [ $i -lt 15 ]; do echo "tick $i"; i=$((i+1)); sleep 0.1; done
         echo "$i" >>ticks.txt; git add ticks.txt; git commit -q -m ticks; hangar-agent done slow;;
   ask*) test -f patched.txt || exit 9
         test -f "$HANGAR_IO/in/1/note.txt" || exit 8

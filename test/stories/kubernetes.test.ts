@@ -1,5 +1,5 @@
 /** A session in a kubernetes environment: handed over, worked on, killed and lost on the way, and brought home; nothing is left of it. */
-import { mkdirSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { noneLeft } from '../orchestrator/provider-conformance.ts'
@@ -23,7 +23,7 @@ import {
 const MARKER = `hangar-pod-story-${process.pid}`
 const AGENT = `
 : ${MARKER}
-word=$(grep -xE 'work|slow|hang|look' | tail -n 1)
+word=$(grep -xE 'work|slow|hang|look|last' | tail -n 1)
 case $word in
   work)
     echo "by the agent" >>work.txt; git commit -q -am "the agent's commit"
@@ -34,6 +34,7 @@ case $word in
     for i in 1 2 3 4 5 6 7 8 9 10; do echo "line $i"; sleep 0.3; done
     echo "once" >>ran.txt; hangar-agent done "slow" ;;
   hang) echo "up"; echo "before the loss" >kept.txt; sleep 300 ;;
+  last) hangar-agent done "all done"; : >"$HOME/ended" ;;
   look) hangar-agent done "$(ls | tr '\\n' ' ')" ;;
 esac
 `
@@ -177,6 +178,27 @@ async function story(whole: Test): Promise<void> {
       error: { code: 'sandbox_lost', message: /evicted: The node was low on resource: memory/ },
     })
   })
+
+  await whole.test(
+    'a pod that goes when its agent has just ended takes its work with it, and the turn says so',
+    async (t) => {
+      peer.faults.refuse = ({ exec }) => {
+        const [pod] = peer.pods()
+        const over = pod !== undefined && existsSync(join(dir, 'pods', pod.metadata.uid ?? '', 'home', 'ended'))
+        if (!exec || !over) return null
+        void peer.deletePod(pod.metadata.name)
+        return 500
+      }
+      await send('last')
+      t.match(await ended(6), {
+        outcome: 'failed',
+        error: { code: 'sandbox_lost', message: /its pod was deleted/ },
+      })
+      peer.faults.refuse = () => null
+      await send('look')
+      t.match(await ended(7), { outcome: 'exited', error: null })
+    },
+  )
 
   await whole.test('an image that cannot be had is told in the words of the cluster', async (t) => {
     const made = await call('POST', '/api/sessions', {
