@@ -36,6 +36,7 @@ async function serve(dataDir: string): Promise<void> {
     session: 's' as SessionName,
     repo: 'bench/small' as RepoSlug,
     parent: null,
+    mayRead: [],
   }
   const smart = createSmartHttp({
     repositories,

@@ -174,6 +174,12 @@ export const SETTINGS = [
     doc: 'Whether an upstream may be at a private address (a forge in your own network), or over plain http on loopback.',
   },
   {
+    path: 'upstream.ca_file',
+    schema: Type.Union([Type.Null(), Type.String({ minLength: 1 })]),
+    default: null,
+    doc: "A PEM file of certificate authorities that upstreams and GitHub's API are held against, beside the well-known ones: for a forge with a certificate of your own.",
+  },
+  {
     path: 'upstream.fresh_seconds',
     schema: Type.Number({ minimum: 0 }),
     default: 10,
@@ -352,6 +358,7 @@ export function readConfig(sources: ConfigSources): Config {
       },
       allowPrivateAddresses: values.get('upstream.allow_private_addresses') as boolean,
       freshSeconds: number('upstream.fresh_seconds'),
+      caFile: values.get('upstream.ca_file') as string | null,
       env: sources.env,
     }),
     dockerSocket: dockerSocket(sources.env),

@@ -1,4 +1,4 @@
-/** Who calls: a person's or system's token, or a sandbox's grant. */
+/** Who calls: a person's or system's token, or a sandbox's grant, at its own repo or as a guest at another. */
 import type { RepoSlug, SessionName } from './names.ts'
 
 export const SCOPES = ['read', 'sessions', 'jobs', 'repo:write', 'admin'] as const
@@ -35,9 +35,18 @@ export interface GrantCaller {
   readonly repo: RepoSlug
   /** The session it was forked from, whose checkpoint it may fetch. */
   readonly parent: SessionName | null
+  /** Further repos whose branches and tags it may fetch. */
+  readonly mayRead: readonly RepoSlug[]
 }
 
-export type Caller = TokenCaller | GrantCaller
+/** A sandbox at a repo that is not its own, and that its settings let it read: it fetches the project's branches and tags, and pushes nothing. */
+export interface GuestCaller {
+  readonly kind: 'guest'
+  /** The sandbox's id, as of its grant. */
+  readonly id: string
+}
+
+export type Caller = TokenCaller | GrantCaller | GuestCaller
 
 /** Whether the scope is covered; `admin` covers all, and every token that acts may read as well. */
 export function hasScope(caller: TokenCaller, scope: Scope): boolean {
@@ -46,9 +55,15 @@ export function hasScope(caller: TokenCaller, scope: Scope): boolean {
   )
 }
 
-/** Whether the caller may touch the repo at all: its patterns cover the slug (letters compared whatever the case). */
-export function coversRepo(caller: Caller, slug: RepoSlug): boolean {
-  if (caller.kind === 'grant') return caller.repo === slug
+/** As what the caller comes to the repo; null: it is not there for it. */
+export function callerAt(caller: TokenCaller | GrantCaller, slug: RepoSlug): Caller | null {
+  if (caller.kind === 'token') return coversRepo(caller, slug) ? caller : null
+  if (caller.repo === slug) return caller
+  return caller.mayRead.includes(slug) ? { kind: 'guest', id: caller.id } : null
+}
+
+/** Whether the token may touch the repo at all: its patterns cover the slug (letters compared whatever the case). */
+export function coversRepo(caller: TokenCaller, slug: RepoSlug): boolean {
   if (caller.repos === null) return true
   return caller.repos.some((pattern) => matchesRepoPattern(pattern, slug))
 }

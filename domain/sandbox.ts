@@ -28,6 +28,8 @@ export interface SandboxSpec {
   readonly repo: RepoSlug
   /** Base URL of the gateway as the sandbox reaches it, without a trailing slash. */
   readonly gatewayUrl: string
+  /** Repos that it may read and that follow an upstream, its own first: git in the sandbox finds what is at these URLs at the gateway. */
+  readonly mirrors: readonly { readonly repo: RepoSlug; readonly url: string }[]
   /** The `hgs_…` secret: put where only this sandbox's processes can read it; never in an environment, argv or log. */
   readonly grant: string
   /** Directories put before PATH, bound read-only. */

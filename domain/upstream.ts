@@ -1,7 +1,8 @@
 /** What a repo follows: the address of its upstream, and the name of the credential that is used there. */
+import { readFileSync } from 'node:fs'
 import { type Static, Type } from '@sinclair/typebox'
 import { secretValue } from './environment.ts'
-import { errors } from './errors.ts'
+import { errors, messageOf } from './errors.ts'
 import { parseRepoSlug, type RepoSlug } from './names.ts'
 import { strict } from './setting-shapes.ts'
 
@@ -27,7 +28,11 @@ export const CredentialShape = Type.String({
 export const ReposShape = Type.Record(
   Type.String(),
   Type.Object(
-    { upstream: Type.Optional(Type.String({ minLength: 1 })), credential: Type.Optional(CredentialShape) },
+    {
+      upstream: Type.Optional(Type.String({ minLength: 1 })),
+      credential: Type.Optional(CredentialShape),
+      may_read: Type.Optional(Type.Array(Type.String())),
+    },
     strict,
   ),
   strict,
@@ -52,12 +57,16 @@ export interface GithubConfig {
 export interface UpstreamConfig {
   /** Repos of the config file; null: hosted here. */
   readonly repos: ReadonlyMap<RepoSlug, Upstream | null>
+  /** Further repos that sandboxes of a repo's sessions may read. */
+  readonly mayRead: ReadonlyMap<RepoSlug, readonly RepoSlug[]>
   readonly github: GithubConfig
   /** What `env:` and `file:` names stand for. */
   readonly secrets: ReadonlyMap<string, string>
   readonly allowPrivateAddresses: boolean
   /** A fetch is answered without asking upstream when that was asked less than this ago. */
   readonly freshMs: number
+  /** Certificate authorities beside the well-known ones, as PEM; null: none. */
+  readonly authorities: string | null
 }
 
 export interface UpstreamSources {
@@ -70,6 +79,7 @@ export interface UpstreamSources {
   }
   readonly allowPrivateAddresses: boolean
   readonly freshSeconds: number
+  readonly caFile: string | null
   readonly env: Readonly<Record<string, string | undefined>>
 }
 
@@ -82,11 +92,14 @@ export function upstreamConfigOf(sources: UpstreamSources): UpstreamConfig {
     if (NAMEABLE.test(credential) && env[name] !== '') secrets.set(credential, secretValue(name, credential, env))
   }
   const repos = new Map<RepoSlug, Upstream | null>()
-  for (const [slug, { upstream, credential = null }] of Object.entries(sources.repos)) {
-    const setting = `repos.${slug}`
-    repos.set(
-      configured(setting, () => parseRepoSlug(slug)),
-      followed(setting, upstream, credential),
+  const mayRead = new Map<RepoSlug, readonly RepoSlug[]>()
+  for (const [name, { upstream, credential = null, may_read = [] }] of Object.entries(sources.repos)) {
+    const setting = `repos.${name}`
+    const slug = configured(setting, () => parseRepoSlug(name))
+    repos.set(slug, followed(setting, upstream, credential))
+    mayRead.set(
+      slug,
+      configured(`${setting}.may_read`, () => may_read.map(parseRepoSlug)),
     )
     if (credential !== null && /^(env|file):/.test(credential))
       secrets.set(credential, secretValue(`${setting}.credential`, credential, env))
@@ -104,11 +117,25 @@ export function upstreamConfigOf(sources: UpstreamSources): UpstreamConfig {
   }
   return {
     repos,
+    mayRead,
     github: githubOf(sources),
     secrets,
     allowPrivateAddresses,
     freshMs: sources.freshSeconds * 1000,
+    authorities: sources.caFile === null ? null : authoritiesOf(sources.caFile),
   }
+}
+
+function authoritiesOf(file: string): string {
+  const refuse = (why: string, cause?: unknown) => errors.configInvalid(`upstream.ca_file=${file}: ${why}`, {}, cause)
+  let text: string
+  try {
+    text = readFileSync(file, 'utf8')
+  } catch (cause) {
+    throw refuse(`it cannot be read: ${messageOf(cause)}`, cause)
+  }
+  if (!text.includes('-----BEGIN CERTIFICATE-----')) throw refuse('it holds no certificate in PEM form')
+  return text
 }
 
 /** Every secret value of it, to be masked wherever it may show. */

@@ -11,7 +11,7 @@ export interface Grants {
   revoke(hash: string): void
   authenticate(secret: string): GrantCaller | null
   /** Whether the sandbox's grant still holds; asked again right before refs move. */
-  isLive(caller: GrantCaller): boolean
+  isLive(caller: Pick<GrantCaller, 'id'>): boolean
 }
 
 /** An empty table; whoever owns the sessions fills it at start. */

@@ -61,6 +61,7 @@ interface State {
 /** Callers with the same key see the same refs. */
 function keyOf(caller: Caller): string {
   if (caller.kind === 'grant') return `grant ${caller.session} ${caller.parent ?? ''}`
+  if (caller.kind === 'guest') return 'guest'
   return seesAll(caller) ? 'admin' : caller.scopes.length > 0 ? 'token' : 'nothing'
 }
 

@@ -1,6 +1,6 @@
 /** The start of a server on a store: what a crash left half-done is finished, taken up again, or removed. */
 import { messageOf } from '../domain/errors.ts'
-import type { SessionName } from '../domain/names.ts'
+import type { RepoSlug, SessionName } from '../domain/names.ts'
 import type { Clock, Log } from '../domain/ports.ts'
 import type { Provider } from '../domain/sandbox.ts'
 import type { Repositories } from '../gateway/git/repositories.ts'
@@ -30,11 +30,20 @@ export interface RecoveryDeps {
 export async function restoreGrants({
   index,
   grants,
+  mayRead,
 }: {
   readonly index: Index
   readonly grants: Grants
+  readonly mayRead: (repo: RepoSlug) => readonly RepoSlug[]
 }): Promise<void> {
-  for (const [, entry] of await index.sessions.range()) restoreGrant(entry, grants)
+  for (const [, { session, repo }] of await index.sessions.range()) {
+    if (session.sandbox === null) continue
+    const { grantHash, grantExpiresAt, id } = session.sandbox
+    grants.set(grantHash, {
+      caller: { kind: 'grant', id, session: session.name, repo, parent: session.parent, mayRead: mayRead(repo) },
+      expiresAt: grantExpiresAt,
+    })
+  }
 }
 
 /** To be called once, when the index agrees with git, sandboxes reach the gateway, and before other requests are served. */
@@ -64,15 +73,6 @@ async function inOrder(sessions: readonly SessionEntry[], { index }: RecoveryDep
     })
   }
   return waiting.sort((a, b) => Number(b.isBegun) - Number(a.isBegun) || a.at - b.at).map(({ name }) => name)
-}
-
-function restoreGrant({ session, repo }: SessionEntry, grants: Grants): void {
-  if (session.sandbox === null) return
-  const { grantHash, grantExpiresAt, id } = session.sandbox
-  grants.set(grantHash, {
-    caller: { kind: 'grant', id, session: session.name, repo, parent: session.parent },
-    expiresAt: grantExpiresAt,
-  })
 }
 
 /** A claim without a record is freed (a crash between the two); a record without a claim, as after a restore, is claimed. */

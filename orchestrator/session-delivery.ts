@@ -13,7 +13,7 @@ import type { SessionRecords } from './session-records.ts'
 
 /** What became of a delivery; a failed one has a code of docs/errors.md and a sentence. */
 export interface Delivery {
-  /** `unchanged`: upstream had it already. */
+  /** `unchanged`: upstream had it already, and that was known. */
   readonly status: 'delivered' | 'unchanged' | 'failed'
   /** The branch's commit; null when nothing was pushed. */
   readonly oid: Oid | null

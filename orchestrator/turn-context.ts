@@ -14,6 +14,7 @@ import type { ResultChecker } from '../exchange/result-schema.ts'
 import type { Repository } from '../gateway/git/repository.ts'
 import type { Grants } from '../gateway/grants.ts'
 import type { Index } from '../gateway/state/index.ts'
+import type { Upstreams } from '../gateway/upstream/upstreams.ts'
 import { passedSentence } from './budget.ts'
 import type { SessionEvents } from './session-events.ts'
 import type { SessionRecords } from './session-records.ts'
@@ -48,6 +49,9 @@ export interface TurnServices {
   readonly events: SessionEvents
   readonly index: Index
   readonly grants: Grants
+  readonly upstreams: Pick<Upstreams, 'of'>
+  /** Further repos that sandboxes of the repo's sessions may read. */
+  mayRead(repo: RepoSlug): readonly RepoSlug[]
   readonly artifacts: ArtifactStore
   readonly conversations: ConversationStore
   readonly setups: SetupCache

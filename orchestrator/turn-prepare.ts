@@ -102,7 +102,7 @@ async function takeSandbox(at: TurnAt, services: TurnServices): Promise<Taken> {
   // A turn may run for days, and pushes its checkpoint after its end.
   const expiresAt = services.clock.now() + Math.max(GRANT_LIFE_MS, deadlineOf(beforeTurn).ms + 3_600_000)
   const ref = live ?? { provider: provider.kind, id: services.newSandboxId(at.name) }
-  const made = minted === null ? null : provider.create(sandboxSpec(at, ref, minted.secret))
+  const made = minted === null ? null : provider.create(sandboxSpec(at, ref, minted.secret, services))
   made?.catch(() => {})
   const shown = await services.events.place(at.name, at.number, {
     kind: 'state',
@@ -140,17 +140,28 @@ async function takeSandbox(at: TurnAt, services: TurnServices): Promise<Taken> {
     services.grants.revoke(before.sandbox.grantHash)
   if (session.sandbox !== null)
     services.grants.set(session.sandbox.grantHash, {
-      caller: { kind: 'grant', id: session.sandbox.id, session: at.name, repo: at.slug, parent: session.parent },
+      caller: {
+        kind: 'grant',
+        id: session.sandbox.id,
+        session: at.name,
+        repo: at.slug,
+        parent: session.parent,
+        mayRead: services.mayRead(at.slug),
+      },
       expiresAt,
     })
   const paths = made === null ? provider.paths(ref) : await made
   return { session, turn: taken ?? beforeTurn, ref, paths, fresh: made !== null }
 }
 
-function sandboxSpec(at: TurnAt, ref: SandboxRef, grant: string): SandboxSpec {
+function sandboxSpec(at: TurnAt, ref: SandboxRef, grant: string, services: TurnServices): SandboxSpec {
   const { path, mounts, gatewayUrl, image, limits, egress } = at.environment
   const own = { id: ref.id, session: at.name, repo: at.slug, grant, labels: {} }
-  return { ...own, path, mounts, gatewayUrl, image, limits, egress }
+  const mirrors = [at.slug, ...services.mayRead(at.slug)].flatMap((repo) => {
+    const upstream = services.upstreams.of(repo)
+    return upstream === null ? [] : [{ repo, url: upstream.url }]
+  })
+  return { ...own, mirrors, path, mounts, gatewayUrl, image, limits, egress }
 }
 
 interface Settled {

@@ -65,6 +65,12 @@ export const NAME_RULES: readonly Rule<RefCommand, NameContext>[] = [
     sentence: say('neither an old nor a new value was given'),
   },
   {
+    id: 'guest',
+    name: "a sandbox pushes to its own session's repo alone",
+    refuses: (_, { caller }) => caller.kind === 'guest',
+    sentence: say("this repo is not the session's: its sandbox may only fetch from it"),
+  },
+  {
     id: 'grant_refs',
     name: 'a grant moves the branch and the checkpoint of its own session',
     refuses: ({ ref }, { caller }) =>

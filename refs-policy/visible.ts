@@ -66,6 +66,7 @@ export function visibility(caller: Caller): (ref: RefName) => boolean {
       return place !== 'incoming' && place !== 'sealed'
     }
   }
+  if (caller.kind === 'guest') return (ref) => ['branch', 'tag'].includes(placeOf(ref))
   const own = new Set<string>([
     workBranch(caller.session),
     sessionRef(caller.session, 'checkpoint'),

@@ -1,16 +1,18 @@
 /** The composition root: opens the store, wires the floors together, listens, and closes it all in order. */
 import { createHash, randomBytes } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
-import { mkdir, readFile } from 'node:fs/promises'
+import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { dirname, join } from 'node:path'
+import { rootCertificates } from 'node:tls'
 import { fileURLToPath } from 'node:url'
 import express from 'express'
 import type { Config } from '../domain/config.ts'
 import type { BranchSettings, JobSettings, ProviderKind } from '../domain/environment.ts'
 import { errors, messageOf } from '../domain/errors.ts'
-import type { Caller, TokenCaller } from '../domain/grant.ts'
+import type { Caller, GrantCaller, TokenCaller } from '../domain/grant.ts'
+import type { RepoSlug } from '../domain/names.ts'
 import type { Clock, Log, Random } from '../domain/ports.ts'
 import { createRedactor, redactedLog } from '../domain/redact.ts'
 import type { Provider } from '../domain/sandbox.ts'
@@ -155,20 +157,25 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     const tokens = await createTokens({ server: repositories.server, ledger, index, clock, random })
     const grants = createGrants({ clock, elapsed: () => performance.now(), random })
 
-    const authenticate = (secret: string): Caller | null => tokens.authenticate(secret) ?? grants.authenticate(secret)
+    const authenticate = (secret: string): TokenCaller | GrantCaller | null =>
+      tokens.authenticate(secret) ?? grants.authenticate(secret)
     const isLive = (caller: Caller): boolean =>
-      caller.kind === 'grant' ? grants.isLive(caller) : tokens.isLive(caller)
+      caller.kind === 'token' ? tokens.isLive(caller) : grants.isLive(caller)
+    const mayRead = (repo: RepoSlug) => config.upstreams.mayRead.get(repo) ?? []
     const metrics = keep(createMetrics(), async (value) => value.close())
     const audit = keep(
       await createAudit({ server: repositories.server, events: eventLog, clock, log, keepDays: config.auditDays }),
       (value) => value.close(),
     )
-    const credentials = createCredentials(config.upstreams, await appTokens(config, clock))
+    const authorities = authoritiesOf(config)
+    const credentials = createCredentials(config.upstreams, await appTokens(config, { clock, authorities }))
     const { allowPrivateAddresses } = config.upstreams
+    const caFile = authorities === null ? null : join(config.dataDir, 'upstream-authorities.pem')
+    if (caFile !== null) await writeFile(caFile, `${authorities?.join('\n')}\n`)
     const upstreams = keep(
       await createUpstreams({
         repositories,
-        remote: createRemote({ credentials, allowPrivateAddresses }),
+        remote: createRemote({ credentials, allowPrivateAddresses, caFile }),
         credentials,
         index,
         events: eventLog,
@@ -207,7 +214,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     // From the first connection on: sandboxes that live on reach the gateway at once, other requests wait for the recovery.
     const ready = createGate<express.Express>()
     route(listener, { smartHttp, metrics, app: ready.opened })
-    await restoreGrants({ index, grants })
+    await restoreGrants({ index, grants, mayRead })
     await listen(listener, config)
     undo.push(() => closeListener(listener, closing))
     const address = listener.address() as AddressInfo
@@ -260,6 +267,8 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       events,
       index,
       grants,
+      upstreams,
+      mayRead,
       artifacts,
       conversations,
       setups: createSetupCache({ dir: join(config.dataDir, 'setups'), maxBytes: config.limits.maxSetupCacheBytes }),
@@ -511,10 +520,18 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
 }
 
 /** Loaded where there is an App alone. */
-async function appTokens({ upstreams: { github } }: Config, clock: Clock): Promise<AppTokens | null> {
+async function appTokens(
+  { upstreams: { github } }: Config,
+  deps: { readonly clock: Clock; readonly authorities: readonly string[] | null },
+): Promise<AppTokens | null> {
   if (github.app === null) return null
   const { createGithubTokens } = await import('../gateway/upstream/github.ts')
-  return createGithubTokens({ apiUrl: github.apiUrl, app: github.app, clock })
+  return createGithubTokens({ apiUrl: github.apiUrl, app: github.app, ...deps })
+}
+
+/** The well-known certificate authorities and the configured ones; null: the system's and node's own, as they are. */
+function authoritiesOf({ upstreams: { authorities } }: Config): readonly string[] | null {
+  return authorities === null ? null : [...rootCertificates, authorities]
 }
 
 /** Whether an environment names it, or a session's sandbox is still of it. */

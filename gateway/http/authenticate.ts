@@ -1,10 +1,13 @@
 /** Who makes a request: the secret of its Authorization header, turned into a caller. */
 import type { IncomingMessage } from 'node:http'
 import { errors } from '../../domain/errors.ts'
-import type { Caller } from '../../domain/grant.ts'
+import type { GrantCaller, TokenCaller } from '../../domain/grant.ts'
 
 /** The caller of a request. Throws `unauthenticated` when no secret was given, or it is unknown, revoked or expired. */
-export function authenticateRequest(req: IncomingMessage, authenticate: (secret: string) => Caller | null): Caller {
+export function authenticateRequest(
+  req: IncomingMessage,
+  authenticate: (secret: string) => TokenCaller | GrantCaller | null,
+): TokenCaller | GrantCaller {
   const secret = secretOf(req.headers.authorization ?? '')
   const caller = secret === null ? null : authenticate(secret)
   if (caller === null) throw errors.unauthenticated('give a token or a grant as the password, with any user name')

@@ -2,7 +2,7 @@
 import type { ChildProcess } from 'node:child_process'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { errors, HangarError, messageOf } from '../../domain/errors.ts'
-import { type Caller, coversRepo } from '../../domain/grant.ts'
+import { type Caller, callerAt, type GrantCaller, type TokenCaller } from '../../domain/grant.ts'
 import type { Limits } from '../../domain/limits.ts'
 import { type Metrics, NO_METRICS } from '../../domain/metrics.ts'
 import type { RepoSlug } from '../../domain/names.ts'
@@ -26,7 +26,7 @@ import { HangarGit } from './hangar-git.ts'
 
 export interface SmartHttpDeps {
   readonly repositories: Repositories
-  readonly authenticate: (secret: string) => Caller | null
+  readonly authenticate: (secret: string) => TokenCaller | GrantCaller | null
   /** Whether the caller is still valid; asked again right before refs move. */
   readonly isLive: (caller: Caller) => boolean
   /** Whether the repo follows an upstream, so that people push there. Default: none does. */
@@ -122,10 +122,11 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
   }
 
   async function serve(req: IncomingMessage, res: ServerResponse, signal: AbortSignal): Promise<void> {
-    const caller = authenticateRequest(req, deps.authenticate)
+    const authenticated = authenticateRequest(req, deps.authenticate)
     const request = parseGitRequest(req)
-    const repo = coversRepo(caller, request.slug) ? await git.open(request.slug) : null
-    if (repo === null) throw errors.notFound('no such repository or path')
+    const caller = callerAt(authenticated, request.slug)
+    const repo = caller === null ? null : await git.open(request.slug)
+    if (caller === null || repo === null) throw errors.notFound('no such repository or path')
     if (request.kind === 'advertisement' && request.service === 'upload-pack') await deps.freshen?.(request.slug)
     if (asksFirst.has(req)) res.writeContinue()
     measure(req, res, request)

@@ -16,7 +16,7 @@ export interface DeliverAsk {
 }
 
 export interface Delivered {
-  /** `unchanged`: it was there already. */
+  /** `unchanged`: it was known to be there already. */
   readonly status: 'delivered' | 'unchanged'
   readonly oid: Oid
   readonly ref: RefName
@@ -38,7 +38,8 @@ export async function deliverBranch(
   const known = { last: await repo.refs.read(upstreamRef(branch)), begun: await repo.refs.read(deliveringRef(branch)) }
   if (there === oid) {
     await settle(repo, branch, oid)
-    return { status: 'unchanged', oid, ref: branch }
+    // What an earlier delivery pushed, and could not tell of, is told now.
+    return { status: known.last === oid || known.begun !== oid ? 'unchanged' : 'delivered', oid, ref: branch }
   }
   const own = expected === undefined ? [known.last ?? ZERO_OID, known.begun] : [expected]
   if (!own.includes(there)) throw moved(upstream, branch, there, expected ?? known.last ?? ZERO_OID)

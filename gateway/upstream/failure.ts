@@ -37,6 +37,14 @@ const FAILURES: readonly Failure[] = [
       ),
   },
   {
+    words: /SSL certificate problem|certificate verif(?:y|ication) failed|self[- ]signed certificate/,
+    error: (url, reason) =>
+      errors.upstreamUnreachable(
+        `${url} shows a certificate of an authority that is not known here; name its PEM file in upstream.ca_file`,
+        { reason },
+      ),
+  },
+  {
     words: /repository '.*' not found|returned error: (?:404|410)|HTTP (?:404|410)|Repository not found/,
     error: (url, reason) =>
       errors.upstreamGone(`there is no repository at ${url}, or the server's credential does not see it`, { reason }),

@@ -1,4 +1,6 @@
 /** Tokens of a GitHub App's installations: each for one repository with the least permissions, kept until shortly before it ends. */
+import http from 'node:http'
+import https from 'node:https'
 import { App } from '@octokit/app'
 import { errors, HangarError, messageOf } from '../../domain/errors.ts'
 import type { Clock } from '../../domain/ports.ts'
@@ -9,6 +11,8 @@ export interface GithubTokensDeps {
   readonly apiUrl: string
   readonly app: NonNullable<GithubConfig['app']>
   readonly clock: Clock
+  /** The certificate authorities to hold the API against, as PEM; null: node's own. */
+  readonly authorities: readonly string[] | null
 }
 
 interface Minted {
@@ -22,12 +26,12 @@ const MARGIN_MS = 10 * 60_000
 const REQUEST_MS = 30_000
 const SILENT = { debug() {}, info() {}, warn() {}, error() {} }
 
-export function createGithubTokens({ apiUrl, app, clock }: GithubTokensDeps): AppTokens {
+export function createGithubTokens({ apiUrl, app, clock, authorities }: GithubTokensDeps): AppTokens {
   const { octokit } = new App({ appId: app.id, privateKey: app.privateKey, log: SILENT })
   const kept = new Map<string, Minted>()
   const minting = new Map<string, Promise<Minted>>()
   const installations = new Map<string, number>()
-  const options = { baseUrl: apiUrl, request: { fetch: fetchHere } }
+  const options = { baseUrl: apiUrl, request: { fetch: clientWith(authorities) } }
 
   async function installationOf(owner: string, repo: string): Promise<number> {
     const known = installations.get(`${owner}/${repo}`)
@@ -76,9 +80,35 @@ export function createGithubTokens({ apiUrl, app, clock }: GithubTokensDeps): Ap
   }
 }
 
-/** Redirects are answers, so that the App's signature goes to no other place. */
-function fetchHere(url: string, init: RequestInit): Promise<Response> {
-  return fetch(url, { ...init, redirect: 'manual', signal: AbortSignal.timeout(REQUEST_MS) })
+/**
+ * What octokit asks with, in the form of `fetch`, by node's older client: that takes authorities, and follows no redirect, so that the App's
+ * signature goes to no other place.
+ */
+function clientWith(authorities: readonly string[] | null): (url: string, ask: Ask) => Promise<Response> {
+  return (url, { method, headers, body }) =>
+    new Promise((resolve, reject) => {
+      const signal = AbortSignal.timeout(REQUEST_MS)
+      const options = { method, headers, signal, ...(authorities === null ? {} : { ca: [...authorities] }) }
+      const request = (url.startsWith('https:') ? https : http).request(url, options, (res) => {
+        const chunks: Buffer[] = []
+        res.on('data', (chunk: Buffer) => chunks.push(chunk))
+        res.on('error', reject)
+        res.on('end', () => {
+          const { statusCode: status = 0, headers } = res
+          const named = Object.entries(headers).map(([name, value]) => [name, String(value)] as [string, string])
+          const empty = status === 204 || status === 304
+          resolve(new Response(empty ? null : Buffer.concat(chunks), { status, headers: named }))
+        })
+      })
+      request.on('error', reject)
+      request.end(body)
+    })
+}
+
+interface Ask {
+  readonly method: string
+  readonly headers: Readonly<Record<string, string>>
+  readonly body?: string
 }
 
 function renamed(owner: string, repo: string): HangarError {

@@ -1,5 +1,5 @@
 /** git at an upstream: list, fetch and push, with a credential that only that git and its helper ever hold. */
-import { HangarError } from '../../domain/errors.ts'
+import { errors, HangarError } from '../../domain/errors.ts'
 import { isOid, isRefName, type Oid, type RefName, ZERO_OID } from '../../domain/names.ts'
 import { createRedactor } from '../../domain/redact.ts'
 import type { Upstream } from '../../domain/upstream.ts'
@@ -39,6 +39,10 @@ export interface Remote {
 export interface RemoteDeps {
   readonly credentials: Credentials
   readonly allowPrivateAddresses: boolean
+  /** A PEM file of the certificate authorities to hold upstreams against; null: the system's. */
+  readonly caFile: string | null
+  /** How long an upstream may take to list its refs. Default 30 s. */
+  readonly listMs?: number
 }
 
 /** The credential comes over a descriptor, once: neither arguments nor environment hold it, and there is nothing to prompt. */
@@ -57,6 +61,7 @@ const FETCH_CONFIG = {
 }
 
 export function createRemote(deps: RemoteDeps): Remote {
+  const { listMs = LIST_MS } = deps
   interface Run {
     readonly repo?: Repository
     readonly args: readonly string[]
@@ -68,25 +73,30 @@ export function createRemote(deps: RemoteDeps): Remote {
 
   const once = async (upstream: Upstream, credential: Credential | null, run: Run): Promise<GitResult> => {
     const pin = await pinAddress(upstream.url, deps.allowPrivateAddresses)
-    const result = await runGit({
+    const running = runGit({
       ...(run.repo === undefined ? {} : { gitDir: run.repo.dir }),
       args: run.args,
       config: {
         ...run.config,
         'protocol.allow': 'never',
-        [`protocol.${new URL(upstream.url).protocol.slice(0, -1)}.allow`]: 'always',
+        [`protocol.${new URL(upstream.url).protocol === 'http:' ? 'http' : 'https'}.allow`]: 'always',
         'http.followRedirects': 'false',
         'http.lowSpeedLimit': '1000',
         'http.lowSpeedTime': '60',
         'credential.helper': '',
         ...(credential === null ? {} : { [`credential.${new URL(upstream.url).origin}.helper`]: HELPER }),
         ...(pin === null ? {} : { 'http.curloptResolve': pin }),
+        ...(deps.caFile === null ? {} : { 'http.sslCAInfo': deps.caFile }),
       },
       ...(credential === null ? {} : { secretInput: helperAnswer(credential) }),
       ...(run.input === undefined ? {} : { input: run.input }),
       ...(run.signal === undefined ? {} : { signal: run.signal }),
       timeoutMs: run.timeoutMs,
       maxOutputBytes: MAX_LIST_BYTES,
+    })
+    const result = await running.catch((cause: unknown) => {
+      const late = cause instanceof HangarError && cause.code === 'limit_passed' && run.signal?.aborted !== true
+      throw late ? errors.upstreamUnreachable(`${upstream.url} is too slow (${cause.message})`, {}, cause) : cause
     })
     return credential === null
       ? result
@@ -105,7 +115,7 @@ export function createRemote(deps: RemoteDeps): Remote {
   return {
     async list(upstream, access, signal) {
       const args = ['ls-remote', '--symref', '--end-of-options', upstream.url]
-      const { exitCode, stdout, stderr } = await run(upstream, access, { args, timeoutMs: LIST_MS, signal })
+      const { exitCode, stdout, stderr } = await run(upstream, access, { args, timeoutMs: listMs, signal })
       if (exitCode !== 0) throw upstreamFailure(upstream.url, stderr)
       return parseListing(upstream.url, stdout)
     },

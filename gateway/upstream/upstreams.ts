@@ -1,4 +1,5 @@
 /** All repos that follow an upstream: refreshed when asked for, one refresh a repo at a time, and delivered to one branch at a time. */
+import { setMaxListeners } from 'node:events'
 import { errors, HangarError, messageOf } from '../../domain/errors.ts'
 import type { Oid, RefName, RepoSlug } from '../../domain/names.ts'
 import type { Clock, Log } from '../../domain/ports.ts'
@@ -6,6 +7,7 @@ import type { Upstream, UpstreamConfig } from '../../domain/upstream.ts'
 import { placeOf } from '../../refs-policy/ref-names.ts'
 import type { Repositories, Repository } from '../git/repositories.ts'
 import type { RefUpdate } from '../git/repository.ts'
+import { createGitSlots } from '../git-slots.ts'
 import type { EventLog } from '../state/event-log.ts'
 import type { Index } from '../state/index.ts'
 import type { Credentials } from './credentials.ts'
@@ -57,10 +59,15 @@ export interface UpstreamsDeps {
   readonly config: UpstreamConfig
   readonly clock: Clock
   readonly log: Log
+  /** Mirrors that are refreshed at once. */
+  readonly mostRefreshes?: number
 }
 
 /** A fetch waits so long for its upstream; then it gets what is there. */
 const FETCH_WAIT_MS = 20_000
+/** Mirrors that are refreshed at once; the others wait so long, and are served as they are. */
+const MOST_REFRESHES = 8
+const REFRESH_WAIT_MS = 2 * 60_000
 
 /** Takes on what records and config file say; repos of the config file are made. */
 export async function createUpstreams(deps: UpstreamsDeps): Promise<Upstreams> {
@@ -76,11 +83,15 @@ export async function createUpstreams(deps: UpstreamsDeps): Promise<Upstreams> {
     if (upstream !== null) followed.set(slug, upstream)
   }
   const closing = new AbortController()
+  // Each refresh that runs or waits listens to it.
+  setMaxListeners(0, closing.signal)
   const failures = new Map<RepoSlug, HangarError>()
   const notices = new Map<RepoSlug, readonly string[]>()
   /** When upstream was last asked, whatever came of it. */
   const askedAt = new Map<RepoSlug, number>()
   const refreshes = new Flights()
+  const most = deps.mostRefreshes ?? MOST_REFRESHES
+  const slots = createGitSlots({ most, mostWaiting: Number.POSITIVE_INFINITY, waitMs: REFRESH_WAIT_MS })
   const deliveries = new Map<string, Promise<unknown>>()
 
   const opened = async (slug: RepoSlug): Promise<Repository> => {
@@ -91,7 +102,9 @@ export async function createUpstreams(deps: UpstreamsDeps): Promise<Upstreams> {
 
   const refreshNow = async (slug: RepoSlug, upstream: Upstream): Promise<void> => {
     const repo = await opened(slug)
+    let release = () => {}
     try {
+      release = await slots.take(slug, closing.signal)
       const { updates, rewritten } = await refreshMirror(remote, repo, upstream, closing.signal)
       if (updates.length > 0) {
         notices.set(slug, rewritten.map(rewrittenNotice))
@@ -107,6 +120,7 @@ export async function createUpstreams(deps: UpstreamsDeps): Promise<Upstreams> {
       log.warn({ repo: slug, code: failure.code, error: failure.message }, 'a mirror could not be refreshed')
       throw failure
     } finally {
+      release()
       askedAt.set(slug, clock.now())
     }
   }

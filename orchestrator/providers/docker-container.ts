@@ -151,7 +151,7 @@ export async function sandboxTar(spec: SandboxSpec, helperFile: string): Promise
   directory('run', 0, 0o755)
   directory('run/bin', 0, 0o755)
   file('run/bin/hangar-agent', await readFile(helperFile), 0o755)
-  file('run/gitconfig', gitConfig(spec.gatewayUrl, INSIDE.grantFile), 0o644)
+  file('run/gitconfig', gitConfig(spec, INSIDE.grantFile), 0o644)
   file('run/relay', relayScript({ dir: RELAY_DIR, ports: RELAY_PORTS }), 0o644)
   file('run/grant', `${spec.grant}\n`, 0o640)
   file('run/authorization', authorization(spec), 0o640)

@@ -60,7 +60,7 @@ async function filesOf(spec: SandboxSpec, helperDir: string): Promise<Buffer> {
 
 /** The checkout's directory is the volume's, not the user's own: git would refuse to work in it. */
 function gitConfigOf(spec: SandboxSpec): string {
-  return `${gitConfig(spec.gatewayUrl, POD_PATHS.grantFile)}[safe]\n\tdirectory = ${POD_PATHS.repo}\n`
+  return `${gitConfig(spec, POD_PATHS.grantFile)}[safe]\n\tdirectory = ${POD_PATHS.repo}\n`
 }
 
 /** What every program inside starts with, on top of the image's own environment. */

@@ -175,7 +175,7 @@ async function layOut(sandbox: LocalSandbox, spec: SandboxSpec, helperFile: stri
   await put(join(run, 'etc', 'group'), 'root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n', 0o644)
   await put(join(run, 'grant'), `${spec.grant}\n`, 0o600)
   await put(join(run, 'authorization'), authorization(spec), 0o600)
-  await put(join(run, 'gitconfig'), gitConfig(spec.gatewayUrl, insidePaths(sandbox).grantFile), 0o644)
+  await put(join(run, 'gitconfig'), gitConfig(spec, insidePaths(sandbox).grantFile), 0o644)
   if (sandbox.relay) await put(join(run, 'relay'), relayScript({ dir: RELAY_DIR, ports: RELAY_PORTS }), 0o644)
   await writeFile(join(dir, 'reap'), reapScript(sandbox), { mode: 0o600 })
 }

@@ -119,7 +119,7 @@ t.test('a flood is counted, by what was refused, and does not hide others', asyn
   }
   for (let n = 0; n < 500; n++)
     audit.note({ slug: SLUG, caller: caller('flood') }, { verdicts: [refusal('refs/x/y', `rule${n}`)] })
-  const grant = { kind: 'grant', id: 'sb', session: 's' as SessionName, repo: SLUG, parent: null } as const
+  const grant = { kind: 'grant', id: 'sb', session: 's' as SessionName, repo: SLUG, parent: null, mayRead: [] } as const
   audit.note({ slug: SLUG, caller: grant }, { verdicts: [refusal(`refs/heads/${'x'.repeat(5_000)}\xff`)] })
   t.equal((await all(audit)).length < 60, true, 'as many as there may be at once')
   t.match(await all(audit, { by: 'grant:sb' }), [{ times: 1 }])

@@ -4,7 +4,7 @@ import { mkdirSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
-import type { Caller, GrantCaller, TokenCaller } from '../../domain/grant.ts'
+import type { GrantCaller, TokenCaller } from '../../domain/grant.ts'
 import { DEFAULT_LIMITS, type Limits } from '../../domain/limits.ts'
 import type { Oid, RefName, RepoSlug, SessionName } from '../../domain/names.ts'
 import type { Log } from '../../domain/ports.ts'
@@ -26,7 +26,7 @@ export interface GitServer {
   readonly repo: Repository
   readonly repositories: Repositories
   readonly events: StoreEventBody[]
-  readonly callers: Map<string, Caller>
+  readonly callers: Map<string, TokenCaller | GrantCaller>
   /** Log lines with their fields. */
   readonly logged: { message: string; fields: Record<string, unknown> }[]
   /** The URL with a secret in it. */
@@ -52,6 +52,7 @@ export function grant(session: string, parent: string | null = null): GrantCalle
     session: session as SessionName,
     repo: SLUG,
     parent: parent as SessionName | null,
+    mayRead: ['acme/lib' as RepoSlug],
   }
 }
 
@@ -68,7 +69,7 @@ export async function startGitServer(dir: string, options: GitServerOptions = {}
   const repositories = await createRepositories({ dataDir: join(dir, 'data'), signer, log })
   const repo = await repositories.create(SLUG)
   const events: StoreEventBody[] = []
-  const callers = new Map<string, Caller>([
+  const callers = new Map<string, TokenCaller | GrantCaller>([
     ['hgt_admin', token(['admin'])],
     ['hgt_write', token(['read', 'repo:write'])],
     ['hgt_read', token(['read'])],
@@ -81,7 +82,7 @@ export async function startGitServer(dir: string, options: GitServerOptions = {}
   const smart = createSmartHttp({
     repositories,
     authenticate: (secret) => callers.get(secret) ?? null,
-    isLive: (caller) => [...callers.values()].includes(caller),
+    isLive: (caller) => [...callers.values()].some((known) => known === caller),
     events: { append: async (event) => events.push(event) },
     limits: { ...DEFAULT_LIMITS, ...options.limits },
     log,

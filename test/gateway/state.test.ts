@@ -295,6 +295,7 @@ t.test('tokens and grants', async (t) => {
       session: 's' as SessionName,
       repo: SLUG as RepoSlug,
       parent: null,
+      mayRead: [],
     }
     const first = grants.mint()
     t.match(first.secret, /^hgs_[0-9A-Za-z]{43}$/)

@@ -34,6 +34,7 @@ export function sandboxSpec(overrides: Partial<SandboxSpec> = {}): SandboxSpec {
     image: null,
     limits: { cpu: null, memoryMb: null, pids: null },
     egress: null,
+    mirrors: [],
     labels: {},
     ...overrides,
   }

@@ -14,7 +14,9 @@ const grant: GrantCaller = {
   session: 's1' as SessionName,
   repo: 'acme/app' as RepoSlug,
   parent: null,
+  mayRead: [],
 }
+const guest: Caller = { kind: 'guest', id: 'sb' }
 const token = (...scopes: TokenCaller['scopes']): TokenCaller => ({
   kind: 'token',
   id: 't',
@@ -40,6 +42,7 @@ function decide(caller: Caller, ref: string, old: Oid, next: Oid, mirrored = fal
 }
 
 const ONLY_OWN = 'this grant may push only refs/heads/hangar/s1'
+const GUEST = "this repo is not the session's: its sandbox may only fetch from it"
 const RECORDS = 'refs/hangar/ and refs/notes/hangar are moved by hangar only'
 const INCOMING = 'refs/hangar/incoming/ takes one plain name, from a token with the scope sessions'
 const SESSION = 'session branches are moved by their sandbox and by hangar only'
@@ -67,6 +70,9 @@ const CASES: readonly [string, Caller, string, Oid, Oid, string][] = [
     ONLY_OWN,
   ],
   ['nor HEAD', grant, 'HEAD', ZERO_OID, B, BAD],
+  ['a guest moves nothing', guest, 'refs/heads/hangar/s1', A, B, GUEST],
+  ['nor creates', guest, 'refs/heads/hangar/s2', ZERO_OID, B, GUEST],
+  ['nor deletes', guest, 'refs/tags/v1', A, ZERO_OID, GUEST],
   ['it deletes nothing', grant, 'refs/heads/hangar/s1', A, ZERO_OID, 'this grant may not delete refs'],
   ['a person creates a branch', write, 'refs/heads/topic', ZERO_OID, B, 'ok'],
   ['moves it', write, 'refs/heads/main', A, B, 'ok'],

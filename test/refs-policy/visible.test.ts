@@ -30,6 +30,7 @@ const grant = (session: string, parent: string | null): GrantCaller => ({
   session: session as SessionName,
   repo: 'acme/app' as RepoSlug,
   parent: parent as SessionName | null,
+  mayRead: [],
 })
 const token = (...scopes: TokenCaller['scopes']): TokenCaller => ({
   kind: 'token',
@@ -63,6 +64,7 @@ t.test('each caller sees what the model says', async (t) => {
     'refs/heads/main',
     'refs/tags/v1',
   ])
+  t.strictSame(names(visibleRefs({ kind: 'guest', id: 'sb' }, table)), ['refs/heads/main', 'refs/tags/v1'])
 })
 
 t.test('under v2 session branches are listed when asked for by more than refs/heads/', async (t) => {

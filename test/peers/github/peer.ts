@@ -2,9 +2,11 @@
 import { execFileSync } from 'node:child_process'
 import { chmodSync, mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import { createServer as createSecureServer } from 'node:https'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import type { Test } from 'tap'
+import type { Certificate } from '../certificate.ts'
 import { APP_HANDLERS } from './apps.ts'
 import { serveGit } from './git.ts'
 import { findOperation } from './openapi.ts'
@@ -34,6 +36,8 @@ export interface Fault {
   readonly headers?: Readonly<Record<string, string>>
   /** The connection ends without an answer; `after`: when the work is done. */
   readonly cut?: 'before' | 'after'
+  /** Nothing comes, or an answer that never ends, or half of one. */
+  readonly slow?: 'nothing' | 'drops' | 'half'
 }
 
 export interface ApiCall {
@@ -77,17 +81,19 @@ export class GithubPeer {
   tokenLifeMs = 3_600_000
   readonly #root: string
   readonly #server: Server
+  readonly #scheme: 'http' | 'https'
   #faults: { fault: Fault; left: number }[] = []
 
-  private constructor(root: string, server: Server) {
+  private constructor(root: string, server: Server, scheme: 'http' | 'https') {
     this.#root = root
     this.#server = server
+    this.#scheme = scheme
   }
 
-  /** Listens until the test ends. */
-  static async start(t: Test, root: string): Promise<GithubPeer> {
-    const server = createServer()
-    const peer = new GithubPeer(root, server)
+  /** Listens until the test ends; with a certificate, over https. */
+  static async start(t: Test, root: string, tls: Certificate | null = null): Promise<GithubPeer> {
+    const server = tls === null ? createServer() : createSecureServer({ key: tls.key, cert: tls.cert })
+    const peer = new GithubPeer(root, server, tls === null ? 'http' : 'https')
     server.on('request', (req, res) => {
       req.on('error', () => {})
       res.on('error', () => {})
@@ -102,7 +108,7 @@ export class GithubPeer {
   }
 
   get url(): string {
-    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`
+    return `${this.#scheme}://127.0.0.1:${(this.#server.address() as AddressInfo).port}`
   }
 
   get apiUrl(): string {
@@ -168,6 +174,7 @@ export class GithubPeer {
     this.requests.push({ what, as: isApp ? 'app' : identity.kind === 'none' ? 'nobody' : identity.kind })
     const fault = this.#takeFault(what)
     if (fault?.cut === 'before') return void res.destroy()
+    if (fault?.slow !== undefined) return crawl(res, fault.slow)
     if (fault?.status !== undefined) {
       req.resume()
       return send(res, { status: fault.status, body: { message: 'injected' }, headers: fault.headers ?? {} })
@@ -275,6 +282,15 @@ export class GithubPeer {
       serveGit(req, res, { root: this.#root, path, query: url.search.slice(1), cut })
     }
   }
+}
+
+function crawl(res: ServerResponse, how: 'nothing' | 'drops' | 'half'): void {
+  if (how === 'nothing') return
+  res.writeHead(200, { 'Content-Type': 'application/x-git-upload-pack-advertisement' })
+  res.write('001e# service=git-upload-pack\n0000')
+  if (how === 'half') return void setTimeout(() => res.destroy(), 50)
+  const timer = setInterval(() => res.write('0'), 50)
+  res.once('close', () => clearInterval(timer))
 }
 
 function covers(identity: Identity, repo: number): boolean {
