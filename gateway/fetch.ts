@@ -14,7 +14,8 @@ export type CheckedFetch =
 
 /**
  * Refuses a fetch of what the caller does not see, whatever the protocol: hiding a ref does not hide its objects from git. Absent and hidden objects
- * get the same sentence. Shallow lines that name hidden commits are left out: with `deepen` git would send their parents.
+ * get the same sentence. Shallow lines that name hidden commits are left out: with `deepen` git would send their parents. Where the client says that
+ * it has what may be hidden, no delta builds on that: which bytes it takes from there would tell whether a guess at it is right.
  */
 export async function checkFetch(
   reachable: Reachable,
@@ -30,7 +31,8 @@ export async function checkFetch(
   if (excluded !== undefined) return { ok: false, sentence: 'upload-pack: git upload-pack: deepen-not is not a ref' }
   const existing: Oid[] = []
   for (const oid of request.shallows) if ((await repo.objects.info(oid)) !== null) existing.push(oid)
-  return { ok: true, input: request.write(await reachable.unreachable(repo, existing, view.tips, signal)) }
+  const leaveOut = await reachable.unreachable(repo, existing, view.tips, signal)
+  return { ok: true, input: request.write(leaveOut, { selfContained: request.hasOthers(view.tips) }) }
 }
 
 /** Whether git would find the short name first at a ref that the caller sees. Source: gitrevisions, the order of refs. */

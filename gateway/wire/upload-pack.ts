@@ -77,8 +77,10 @@ export interface FetchRequest {
   readonly shallows: readonly Oid[]
   /** Values of `deepen-not`. */
   readonly excluded: readonly string[]
-  /** The request for git without the `shallow` lines that are to be left out. */
-  write(leaveOut: ReadonlySet<Oid>): Buffer
+  /** Whether the client says that it has an object other than these. */
+  hasOthers(known: ReadonlySet<Oid>): boolean
+  /** The request for git without the `shallow` lines that are to be left out; `selfContained`: also without `thin-pack`. */
+  write(leaveOut: ReadonlySet<Oid>, options?: { readonly selfContained: boolean }): Buffer
 }
 
 export type UploadRequest =
@@ -99,12 +101,19 @@ export function errorLine(sentence: string): Buffer {
   return pktLine(`ERR ${sentence.replace(/[\x00-\x1f]+/g, ' ').slice(0, 900)}\n`)
 }
 
+/** Lines as they were sent, and as they ask for a pack that holds the bases of its deltas. */
+interface Part {
+  readonly raw: Buffer
+  readonly thick: Buffer
+  readonly shallow: Oid | null
+}
+
 /** Gathers the lines of a fetch in order, and knows which ones matter. Haves may be very many: they are kept as bytes, thousands together. */
 class FetchLines {
   readonly wants: Oid[] = []
   readonly shallows: Oid[] = []
   readonly excluded: string[] = []
-  readonly #parts: { readonly raw: Buffer; readonly shallow: Oid | null }[] = []
+  readonly #parts: Part[] = []
   #open: string[] = []
 
   add(line: string): void {
@@ -112,13 +121,15 @@ class FetchLines {
     if (word === 'want') this.wants.push(oidOf(value))
     else if (word === 'have') oidOf(value)
     else if (word === 'deepen-not') this.excluded.push(value)
+    const thick = word === 'want' || word === 'thin-pack' ? line.replace(/(^| )thin-pack(?= |$)/, '') : line
     if (word === 'shallow') this.#addShallow(oidOf(value))
+    else if (thick !== line) this.#addThin(line, thick)
     else if (this.#open.push(`${line}\n`) >= 4_096) this.#close()
   }
 
   mark(raw: Buffer): void {
     this.#close()
-    this.#parts.push({ raw, shallow: null })
+    this.#parts.push({ raw, thick: raw, shallow: null })
   }
 
   request(): FetchRequest {
@@ -128,9 +139,13 @@ class FetchLines {
       wants: this.wants,
       shallows: this.shallows,
       excluded: this.excluded,
-      write: (leaveOut) => {
+      hasOthers: (known) =>
+        this.#parts.some(({ raw }) =>
+          [...raw.toString('latin1').matchAll(/have ([0-9a-f]{40})/g)].some(([, oid]) => !known.has(oid as Oid)),
+        ),
+      write: (leaveOut, { selfContained } = { selfContained: false }) => {
         const kept = this.#parts.filter(({ shallow }) => shallow === null || !leaveOut.has(shallow))
-        return Buffer.concat(kept.map(({ raw }) => raw))
+        return Buffer.concat(kept.map(({ raw, thick }) => (selfContained ? thick : raw)))
       },
     }
   }
@@ -138,12 +153,23 @@ class FetchLines {
   #addShallow(oid: Oid): void {
     this.#close()
     this.shallows.push(oid)
-    this.#parts.push({ raw: pktLine(`shallow ${oid}\n`), shallow: oid })
+    const raw = pktLine(`shallow ${oid}\n`)
+    this.#parts.push({ raw, thick: raw, shallow: oid })
+  }
+
+  #addThin(line: string, thick: string): void {
+    this.#close()
+    this.#parts.push({
+      raw: pktLine(`${line}\n`),
+      thick: thick === '' ? Buffer.alloc(0) : pktLine(`${thick}\n`),
+      shallow: null,
+    })
   }
 
   #close(): void {
     if (this.#open.length === 0) return
-    this.#parts.push({ raw: pktLines(this.#open), shallow: null })
+    const raw = pktLines(this.#open)
+    this.#parts.push({ raw, thick: raw, shallow: null })
     this.#open = []
   }
 }

@@ -1,13 +1,15 @@
+import { execFileSync } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
-import { readdirSync, writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { type IncomingHttpHeaders, request } from 'node:http'
 import { connect } from 'node:net'
 import { join } from 'node:path'
-import { deflateSync, gzipSync } from 'node:zlib'
+import { gzipSync } from 'node:zlib'
 import t from 'tap'
 import { isOid, type Oid, type RefName, ZERO_OID } from '../../domain/names.ts'
 import { pktLines } from '../../gateway/wire/pkt-line.ts'
 import { type GitServer, startGitServer } from './git-server.ts'
+import { type PackObject, packIn, packOf, typesIn } from './packs.ts'
 
 interface Answer {
   readonly status: number
@@ -75,21 +77,6 @@ const push = async (
   const head = Buffer.concat([pktLines([`${first}\0${caps}`, ...rest]), Buffer.from('0000')])
   const answer = await post(s, RECEIVE, Buffer.concat([head, pack]), { secret })
   return answer.body.split(/\n?[0-9a-f]{4}(?=unpack|ok|ng)|\n?0000$/).filter(Boolean)
-}
-
-/** A pack made by hand: each object a type, for a delta the id of its base, and its bytes. */
-function packOf(objects: readonly { type: 1 | 2 | 3 | 4 | 7; base?: Oid; bytes: Buffer }[]): Buffer {
-  const parts = [Buffer.from('PACK\0\0\0\x02', 'latin1'), Buffer.alloc(4)]
-  parts[1]?.writeUInt32BE(objects.length)
-  for (const { type, base, bytes } of objects) {
-    const head: number[] = []
-    let size = bytes.length >> 4
-    head.push((type << 4) | (bytes.length & 15) | (size > 0 ? 0x80 : 0))
-    for (; size > 0; size >>= 7) head.push((size & 0x7f) | (size > 0x7f ? 0x80 : 0))
-    parts.push(Buffer.from(head), Buffer.from(base ?? '', 'hex'), deflateSync(bytes))
-  }
-  const body = Buffer.concat(parts)
-  return Buffer.concat([body, createHash('sha1').update(body).digest()])
 }
 
 const oidOf = (type: string, bytes: Buffer) =>
@@ -306,6 +293,7 @@ t.test('commands made by hand get an answer each', async (t) => {
     'refs/heads/a.lock',
     'refs/heads/a b',
     'refs/heads/a\x01b',
+    'refs/heads/@{-1}',
     'HEAD',
     '--x',
     'refs/heads//x',
@@ -549,4 +537,131 @@ t.test('a refused push of 10 MB is answered before its pack, and the client read
   const refused = await s.git(work, 'push', s.as('hgs_two'), 'HEAD:main')
   t.match(refused.err, '! [remote rejected] HEAD -> main (this grant may push only refs/heads/hangar/second)')
   t.ok(isOid((await s.ref('refs/heads/main' as RefName)) ?? ''))
+})
+
+t.test('a link in the store leads nowhere', async (t) => {
+  const s = await startGitServer(t.testdir())
+  t.teardown(() => s.close())
+  const work = await s.work('work')
+  await s.git(work, 'push', '-q', 'origin', 'main')
+  symlinkSync(s.repo.dir, join(s.repo.dir, '..', 'linked.git'))
+  symlinkSync(work, join(s.repo.dir, '..', '..', 'elsewhere'))
+  for (const path of ['acme/linked.git', 'elsewhere/.git', 'elsewhere/work.git'])
+    t.equal((await call(s, { path: `/git/${path}/info/refs?service=git-upload-pack` })).status, 404, path)
+})
+
+t.test('a URL in absolute form is no path', async (t) => {
+  const s = await startGitServer(t.testdir())
+  t.teardown(() => s.close())
+  for (const path of [
+    `http://127.0.0.1:${s.port}/git/acme/app.git/info/refs?service=git-upload-pack`,
+    'http://elsewhere.example/git/acme/app.git/info/refs?service=git-upload-pack',
+  ])
+    t.equal((await call(s, { path })).status, 404, path)
+})
+
+t.test('of a ref and one below it only one is taken, in either order', async (t) => {
+  const s = await startGitServer(t.testdir())
+  t.teardown(() => s.close())
+  const { main } = await withSecret(s)
+  const create = (...refs: string[]) =>
+    push(
+      s,
+      'hgt_write',
+      refs.map((ref) => `${ZERO_OID} ${main} ${ref}`),
+      packOf([]),
+    )
+  t.strictSame(await create('refs/heads/a'), ['unpack ok', 'ok refs/heads/a'])
+  t.match(await create('refs/heads/a/b'), ['unpack ok', /^ng refs\/heads\/a\/b a ref that is a folder/])
+  t.strictSame(await create('refs/heads/c/d'), ['unpack ok', 'ok refs/heads/c/d'])
+  t.match(await create('refs/heads/c'), ['unpack ok', /^ng refs\/heads\/c a ref that is a folder/])
+  const both = await create('refs/heads/e', 'refs/heads/e/f')
+  t.equal(both.filter((line) => line.startsWith('ng ')).length, 1, both.join('\n'))
+  t.match(await create('refs/heads/hangar'), [/^unpack/, /^ng refs\/heads\/hangar session branches/])
+  t.equal(await s.inStore('fsck', '--connectivity-only'), '')
+})
+
+t.test('push options are data, whatever is in them', async (t) => {
+  const s = await startGitServer(t.testdir())
+  t.teardown(() => s.close())
+  const { main } = await withSecret(s)
+  const head = pktLines([`${ZERO_OID} ${main} refs/heads/opted\0report-status push-options`])
+  const options = pktLines(['a\nb;c', '$(touch /tmp/x)', 'x'.repeat(60_000), '\0\xff', '', '--upload-pack=id'])
+  const flush = Buffer.from('0000')
+  const answer = await post(s, RECEIVE, Buffer.concat([head, flush, options, flush, packOf([])]), {
+    secret: 'hgt_write',
+  })
+  t.match(answer.body, 'ok refs/heads/opted')
+  t.notMatch(JSON.stringify(s.logged) + JSON.stringify(s.events), /touch|b;c/)
+  const endless = pktLines(Array<string>(72).fill('y'.repeat(60_000)))
+  const refused = await post(s, RECEIVE, Buffer.concat([head, flush, endless, flush]), { secret: 'hgt_write' })
+  t.equal(refused.status, 413)
+})
+
+t.test('deep deltas, wide trees and many files stay within memory', async (t) => {
+  const s = await startGitServer(t.testdir(), { limits: { maxPushBytes: 64 * 1024 * 1024 } })
+  t.teardown(() => s.close())
+  const { main } = await withSecret(s)
+  const rss = process.memoryUsage().rss
+  // Each adds a byte to the one before: 4,000 deep.
+  let content = Buffer.from('x'.repeat(100))
+  let base = oidOf('blob', content)
+  const chain: PackObject[] = [{ type: 3, bytes: content }]
+  for (let at = 0; at < 4_000; at++) {
+    const [size, next] = [content.length, Buffer.concat([content, Buffer.from('!')])]
+    const varint = (value: number) => (value < 128 ? [value] : [(value & 127) | 128, value >> 7])
+    const copy = [0x80 | 0x10 | 0x20, size & 255, size >> 8]
+    chain.push({ type: 7, base, bytes: Buffer.from([...varint(size), ...varint(size + 1), ...copy, 1, 0x21]) })
+    content = next
+    base = oidOf('blob', content)
+  }
+  const wide = treeOf(Array.from({ length: 200_000 }, (_, at) => [`f${String(at).padStart(6, '0')}`, base]))
+  const commit = commitOf(oidOf('tree', wide), [main])
+  const objects = [...chain, { type: 2 as const, bytes: wide }, { type: 1 as const, bytes: commit }]
+  const taken = await push(
+    s,
+    'hgs_two',
+    [`${ZERO_OID} ${oidOf('commit', commit)} refs/heads/hangar/second`],
+    packOf(objects),
+  )
+  t.match(taken[1], /^(ok|ng) refs\/heads\/hangar\/second/, 'it is decided')
+  t.ok(process.memoryUsage().rss - rss < 300 * 1024 * 1024)
+  t.equal((await call(s, {})).status, 200)
+  t.equal(await s.inStore('fsck', '--no-dangling', '--no-progress'), '')
+})
+
+t.test('git here looks for made-up collisions of SHA-1', async (t) => {
+  // The published pairs do not collide behind the header of a git object: what can be seen is that the check is built in.
+  const git = join(execFileSync('git', ['--exec-path'], { encoding: 'utf8' }).trim(), 'git')
+  t.ok(readFileSync(git).includes('collision attack'))
+})
+
+t.test('what someone says it has is no base of what it gets, unless it sees it', async (t) => {
+  const s = await startGitServer(t.testdir())
+  t.teardown(() => s.close())
+  const { main, tip } = await withSecret(s)
+  // A guess at the hidden file, at its path: as a delta on the hidden one it would tell which bytes were right.
+  const guess = Buffer.from(`${'the secret of csv-fix\n'.repeat(19)}the secret of csv-fax\n`)
+  const tree = treeOf([['secret', oidOf('blob', guess)]])
+  const commit = commitOf(oidOf('tree', tree), [main])
+  const own = oidOf('commit', commit)
+  const objects = [
+    { type: 3 as const, bytes: guess },
+    { type: 2 as const, bytes: tree },
+    { type: 1 as const, bytes: commit },
+  ]
+  t.strictSame(await push(s, 'hgs_two', [`${ZERO_OID} ${own} refs/heads/hangar/second`], packOf(objects)), [
+    'unpack ok',
+    'ok refs/heads/hangar/second',
+  ])
+  const types = async (secret: string, have: string) => {
+    // Of a client with shallow history git looks at all that it has for bases.
+    const args = pktLines([`want ${own}`, `shallow ${main}`, `have ${have}`, 'thin-pack', 'done'])
+    const body = Buffer.concat([pktLines(['command=fetch']), Buffer.from('0001'), args, Buffer.from('0000')])
+    const answer = await post(s, UPLOAD, body, { secret, headers: { 'git-protocol': 'version=2' } })
+    // Of the objects in it only deltas on what is not in it are of type 7.
+    return typesIn(packIn(Buffer.from(answer.body, 'latin1'))).includes(7)
+  }
+  t.ok(await types('hgt_admin', tip), 'who sees the base gets a delta')
+  t.notOk(await types('hgs_two', tip))
 })
