@@ -1,7 +1,8 @@
 // Loaded into a server by --import: it is killed with -9 at its Nth operation on the outside (a file written, a process started, bytes to
 // one, a request or an answer sent), before it when N is even, after it when odd. HANGAR_KILL_AT=0 only counts; the count is kept in HANGAR_KILL_COUNT.
+// With HANGAR_KILL_WHEN operations count while that file is there.
 import childProcess from 'node:child_process'
-import { writeFileSync } from 'node:fs'
+import { existsSync, writeFileSync } from 'node:fs'
 import promises from 'node:fs/promises'
 import http, { ServerResponse } from 'node:http'
 import https from 'node:https'
@@ -9,9 +10,11 @@ import { syncBuiltinESMExports } from 'node:module'
 
 const at = Number(process.env.HANGAR_KILL_AT ?? 0)
 const countFile = process.env.HANGAR_KILL_COUNT
+const whenFile = process.env.HANGAR_KILL_WHEN
 let count = 0
 
 function operation(act) {
+  if (whenFile !== undefined && !existsSync(whenFile)) return act()
   count += 1
   if (countFile !== undefined && count % 10 === 0) writeFileSync(countFile, String(count))
   if (count !== at) return act()

@@ -63,15 +63,15 @@ export interface Place {
   left(dir: string): Promise<string>
 }
 
-interface Server {
+export interface Server {
   readonly url: string
   readonly token: string
   readonly child: ChildProcess
   readonly ended: Promise<void>
 }
 
-/** Resolves when it serves, or has ended before. */
-async function serve(dir: string, env: Readonly<Record<string, string>>, at: number): Promise<Server> {
+/** `hangar serve`, to be killed at an operation (-1: at none). Resolves when it serves, or has ended before. */
+export async function serve(dir: string, env: Readonly<Record<string, string>>, at: number): Promise<Server> {
   const hook = at < 0 ? [] : ['--import', HOOK]
   const child = spawn(process.execPath, [...hook, MAIN, 'serve'], {
     env: { ...env, HANGAR_LOG: 'error', HANGAR_KILL_AT: String(at), HANGAR_KILL_COUNT: join(dir, 'count') },
