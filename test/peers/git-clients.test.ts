@@ -1,7 +1,8 @@
 /** Other git clients at the gateway: each clones, pushes, and shows the sentence of a refusal. */
-import { execFile, execFileSync } from 'node:child_process'
+import { execFile, execFileSync, spawnSync } from 'node:child_process'
 import fs, { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import git, { Errors } from 'isomorphic-git'
 import http from 'isomorphic-git/http/node'
 import t, { type Test } from 'tap'
@@ -104,4 +105,28 @@ for ref in ['refs/heads/hangar/csv-fix', 'refs/heads/main']:
   t.equal(await s.ref('refs/heads/hangar/csv-fix'), /made ([0-9a-f]{40})/.exec(out)?.[1], out)
   t.match(out, 'answer refs/heads/hangar/csv-fix None')
   t.match(out, `answer refs/heads/main ${SENTENCE}`)
+})
+
+const JARS = '/usr/share/java'
+const JGIT = fileURLToPath(new URL('../../../test/peers/jgit/Client.java', import.meta.url))
+
+/** Why JGit cannot be used here; false when it can. */
+function lackingJgit(): string | false {
+  if (!existsSync(join(JARS, 'org.eclipse.jgit.jar'))) return `JGit (libjgit-java) is not in ${JARS}`
+  return spawnSync('javac', ['-version']).status === 0 ? false : 'there is no Java compiler (default-jdk-headless)'
+}
+
+t.test('JGit', { skip: lackingJgit() }, async (t) => {
+  const { s, dir } = await served(t)
+  const refs = ['refs/heads/hangar/csv-fix', 'refs/heads/main']
+  const args = ['-cp', `${JARS}/*`, JGIT, s.url, join(dir, 'clone'), 'hgs_fix', ...refs]
+  const out = await new Promise<string>((resolve) => {
+    const env = { ...process.env, HOME: dir }
+    execFile('java', args, { env, timeout: 120_000 }, (_, out, err) => resolve(out + err))
+  })
+  const made = /made ([0-9a-f]{40})/.exec(out)?.[1]
+  t.equal(await s.ref('refs/heads/hangar/csv-fix'), made, out)
+  t.match(out, 'answer refs/heads/hangar/csv-fix OK null')
+  t.match(out, `answer refs/heads/main REJECTED_OTHER_REASON ${SENTENCE}`)
+  t.match(out, `fetched refs/heads/hangar/csv-fix ${made}`)
 })
