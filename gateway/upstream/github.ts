@@ -48,12 +48,13 @@ export function createGithubTokens({ apiUrl, app, clock, authorities }: GithubTo
 
   async function mint(owner: string, repo: string, permissions: Readonly<Record<string, string>>): Promise<Minted> {
     const askedAt = clock.now()
-    const { data } = await octokit.request('POST /app/installations/{installation_id}/access_tokens', {
+    const { data, status } = await octokit.request('POST /app/installations/{installation_id}/access_tokens', {
       installation_id: await installationOf(owner, repo),
       repositories: [repo],
       permissions,
       ...options,
     })
+    if ((status as number) !== 201) throw renamed(owner, repo)
     const life = Math.max(0, Date.parse(data.expires_at) - askedAt)
     return { token: data.token, staleAt: askedAt + life - Math.min(MARGIN_MS, life / 2) }
   }
@@ -140,6 +141,9 @@ function failureOf(error: unknown, repo: string): HangarError {
         { reason },
       )
     default:
-      return errors.upstreamUnreachable(`GitHub's API gives no token for ${repo} (${reason})`, { reason })
+      return errors.upstreamUnreachable(
+        `GitHub's API gives no token for ${repo} (${reason})${/certificate/.test(reason) ? '; name the authority of its certificate in upstream.ca_file' : ''}`,
+        { reason },
+      )
   }
 }

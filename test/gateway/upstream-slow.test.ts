@@ -1,12 +1,15 @@
 /** Upstreams that answer slowly or by halves, and many at once: a named error, what was fetched before, and no more work than may be. */
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import type { Oid, RefName, RepoSlug } from '../../domain/names.ts'
 import type { Upstream, UpstreamConfig } from '../../domain/upstream.ts'
 import { createRepositories } from '../../gateway/git/repositories.ts'
 import { createCredentials } from '../../gateway/upstream/credentials.ts'
+import { createGithubTokens } from '../../gateway/upstream/github.ts'
 import { createRemote, type Remote } from '../../gateway/upstream/remote.ts'
 import { createUpstreams } from '../../gateway/upstream/upstreams.ts'
+import { makeCertificate } from '../peers/certificate.ts'
 import { GithubPeer } from '../peers/github/peer.ts'
 import { SILENT, shell, temporaryDirectory } from '../stories/support.ts'
 
@@ -125,4 +128,37 @@ t.test('no other protocol than http is spoken, whatever a record says', async (t
     await t.rejects(remote.fetch(repo, upstream, ['a'.repeat(40) as Oid]), url)
   }
   t.equal(await shell(dir, 'ls'), 'there\n')
+})
+
+t.test('a certificate of an authority that is not known is told as such, and known by its file', async (t) => {
+  const dir = temporaryDirectory(t)
+  const certificate = makeCertificate()
+  if (certificate === null) throw new Error('openssl is not here')
+  const peer = await GithubPeer.start(t, join(dir, 'github'), certificate)
+  peer.tokens.people.add('a-personal-token')
+  const app = peer.addRepo('acme', 'app')
+  await shell(
+    dir,
+    `git init -q -b main s && cd s && git commit -q --allow-empty -m one && git push -q '${app.dir}' main`,
+  )
+  writeFileSync(join(dir, 'ca.pem'), certificate.cert)
+  const upstream: Upstream = { url: app.url(), credential: 'env:HANGAR_CREDENTIAL_PAT' }
+  const config = { secrets: new Map([['env:HANGAR_CREDENTIAL_PAT', 'a-personal-token']]) } as unknown as UpstreamConfig
+  const listed = (caFile: string | null) =>
+    createRemote({ credentials: createCredentials(config, null), allowPrivateAddresses: true, caFile }).list(
+      upstream,
+      'read',
+    )
+  await t.rejects(listed(null), { code: 'upstream_unreachable', message: /upstream\.ca_file/ })
+  t.match(await listed(join(dir, 'ca.pem')), { head: 'refs/heads/main' })
+
+  const { appId, privateKey } = peer.tokens
+  const tokens = (authorities: readonly string[] | null) =>
+    createGithubTokens({ apiUrl: peer.apiUrl, app: { id: appId, privateKey }, clock: { now: Date.now }, authorities })
+  const wanted = { owner: 'acme', name: 'app', permissions: { contents: 'read' } } as const
+  await t.rejects(tokens(null).token(wanted), { code: 'upstream_unreachable', message: /upstream\.ca_file/ })
+  t.match(await tokens([certificate.cert]).token(wanted), /^ghs_/)
+  peer.fail({ on: /access_tokens/, status: 302, headers: { Location: `${peer.apiUrl}/elsewhere` } })
+  await t.rejects(tokens([certificate.cert]).token(wanted), { code: 'upstream_renamed' }, 'a redirect is not followed')
+  t.notOk(peer.requests.some(({ what }) => what.includes('elsewhere')))
 })

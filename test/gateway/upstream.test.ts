@@ -122,7 +122,7 @@ t.test('settings of upstreams', async (t) => {
     return readConfig({ env: { HANGAR_DATA: dir, ...env } }).upstreams
   }
   const url = 'https://github.com/acme/app.git'
-  const repos = { 'acme/app': { upstream: url, credential: 'github-app' }, 'acme/own': {} }
+  const repos = { 'acme/app': { upstream: url, credential: 'github-app', may_read: ['acme/own'] }, 'acme/own': {} }
   const github = { app_id: 7, app_private_key_file: join(dir, 'key.pem'), token: { from: 'env:PAT' } }
   const config = read(
     { repos, github },
@@ -137,6 +137,13 @@ t.test('settings of upstreams', async (t) => {
     [
       ['acme/app', { url, credential: 'github-app' }],
       ['acme/own', null],
+    ],
+  )
+  t.same(
+    [...config.mayRead],
+    [
+      ['acme/app', ['acme/own']],
+      ['acme/own', []],
     ],
   )
   t.same([...config.secrets], [['env:HANGAR_CREDENTIAL_LAB', 'glpat_secret2']])
@@ -183,6 +190,9 @@ t.test('settings of upstreams', async (t) => {
     [{ repos: { 'acme/app': { upstream: url, credential: 'env:NOT_SET' } } }, /repos\.acme\/app\.credential.*not set/],
     [{ repos: { 'acme/app': { credential: 'github-app' } } }, /no upstream/],
     [{ repos: { nonsense: {} } }, /repos\.nonsense/],
+    [{ repos: { 'acme/app': { may_read: ['../x'] } } }, /repos\.acme\/app\.may_read/],
+    [{ upstream: { ca_file: join(dir, 'none.pem') } }, /upstream\.ca_file.*none\.pem.*cannot be read/],
+    [{ upstream: { ca_file: join(dir, 'key.pem') } }, /upstream\.ca_file.*no certificate/],
     [{ github: { app_id: 7 } }, /go together/],
     [{ github: { api_url: 'http://github.example/api/v3' } }, /api_url/],
     [{ environments: { default: { forward: 'sometimes' } } }, /on_delivery, on_push/],
