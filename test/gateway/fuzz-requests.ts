@@ -138,14 +138,14 @@ export function fuzzRequest(material: Material, seed: string, at: number): FuzzR
   if (body.length > 0) {
     bend('lines', 0.6, () => (body = bendLines(body, { dice, material, isPush })))
     if (isPush) bend('pack', 0.5, () => (body = bendPack(body, dice, material)))
-    bend('bytes', 0.25, () => (body = bendBytes(body, dice)))
+    bend('bytes', 0.15, () => (body = bendBytes(body, dice)))
     bend('splice', 0.05, () => {
       const other = dice.pick(material.recorded).body
       body = Buffer.concat([body.subarray(0, dice.below(body.length)), other.subarray(dice.below(other.length + 1))])
     })
-    bend('version', 0.2, () => (headers['git-protocol'] = dice.pick(VERSIONS)))
+    bend('version', 0.1, () => (headers['git-protocol'] = dice.pick(VERSIONS)))
     bend('type', 0.03, () => (headers['content-type'] = dice.pick(TYPES)))
-    bend('gzip', 0.25, () => (body = bendGzip(body, headers, dice)))
+    bend('gzip', 0.15, () => (body = bendGzip(body, headers, dice)))
     bend('expect', 0.03, () => (headers['expect'] = '100-continue'))
   }
   bend('repo', 0.06, () => (path = path.replace('/git/acme/app.git/', dice.pick(PATHS))))
@@ -195,6 +195,12 @@ interface Bender {
 function bendLines(body: Buffer, bender: Bender): Buffer {
   const { dice } = bender
   const { lines, rest } = split(body)
+  const want = lines.findIndex(({ text }) => text.startsWith('want '))
+  if (want !== -1 && dice.chance(0.5)) {
+    const more = Array.from({ length: 1 + dice.below(3) }, () => ({ kind: 'line' as const, text: plausible(bender) }))
+    lines.splice(want + 1, 0, ...more)
+    return Buffer.concat([Buffer.from(lines.map(written).join(''), 'latin1'), rest])
+  }
   for (let times = 1 + dice.below(4); times > 0 && lines.length > 0; times--) {
     const at = dice.below(lines.length)
     const line = lines[at] as Line
@@ -225,12 +231,31 @@ function bendLines(body: Buffer, bender: Bender): Buffer {
     }
   }
   const wrong = dice.chance(0.12) ? dice.below(lines.length + 1) : -1
-  const written = lines.map(({ kind, text }, at) => {
-    if (kind === 'mark') return text
-    const length = at === wrong ? dice.pick(LENGTHS) : (text.length + 4).toString(16).padStart(4, '0')
-    return length + text
-  })
-  return Buffer.concat([Buffer.from(written.join(''), 'latin1'), rest])
+  const texts = lines.map((line, at) =>
+    at === wrong && line.kind === 'line' ? dice.pick(LENGTHS) + line.text : written(line),
+  )
+  return Buffer.concat([Buffer.from(texts.join(''), 'latin1'), rest])
+}
+
+function written({ kind, text }: Line): string {
+  return kind === 'mark' ? text : (text.length + 4).toString(16).padStart(4, '0') + text
+}
+
+/** A line that a fetch may well hold, about what is seen and what is not. */
+function plausible({ dice, material: { ready } }: Bender): string {
+  const oid = dice.pick([dice.pick(ready.visible), dice.pick(ready.visible), dice.pick(ready.hidden)])
+  return dice.pick([
+    `want ${oid}\n`,
+    `have ${oid}\n`,
+    `have ${dice.pick(ready.hidden)}\n`,
+    `shallow ${oid}\n`,
+    `deepen ${1 + dice.below(5)}\n`,
+    'deepen-since 1\n',
+    `deepen-not ${dice.pick(['v1', 'topic', 'hangar/csv-fix', 'refs/heads/hangar/csv-fix'])}\n`,
+    `filter ${dice.pick(['blob:none', 'tree:1', 'tree:0', 'blob:limit=300', 'object:type=blob', 'combine:tree:2+blob:none'])}\n`,
+    'thin-pack\n',
+    'include-tag\n',
+  ])
 }
 
 const LENGTHS = [
@@ -253,8 +278,10 @@ function someOid({ dice, material: { ready } }: Bender): string {
   return dice.pick([
     dice.pick(ready.hidden),
     dice.pick(ready.hidden),
+    dice.pick(ready.visible),
+    dice.pick(ready.visible),
+    dice.pick(ready.visible),
     ready.main,
-    ready.old,
     ZERO_OID,
     dice.bytes(20).toString('hex'),
     ready.main.toUpperCase(),

@@ -1,7 +1,7 @@
 /** The gateway that is fuzzed, in a process of its own: a store whose every object is the same in each run, and answers to questions about itself. */
 import { execFile } from 'node:child_process'
-import { readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { mkdirSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 import { type Oid, type RefName, type RepoSlug, ZERO_OID } from '../../domain/names.ts'
 import { type GitServer, startGitServer } from './git-server.ts'
@@ -14,6 +14,8 @@ export interface Ready {
   readonly dir: string
   readonly main: Oid
   readonly old: Oid
+  /** Objects that it sees. */
+  readonly visible: readonly Oid[]
   /** Objects that the session `second` may not see. */
   readonly hidden: readonly Oid[]
 }
@@ -58,6 +60,7 @@ async function seed(s: GitServer, dir: string): Promise<Omit<Ready, 'port' | 'di
   const work = join(dir, 'work')
   await git(dir, 'init', '-q', '-b', 'main', 'work')
   const commit = async (file: string, text: string): Promise<Oid> => {
+    mkdirSync(dirname(join(work, file)), { recursive: true })
     writeFileSync(join(work, file), text)
     await git(work, 'add', '.')
     await git(work, 'commit', '-q', '-m', `add ${file}`)
@@ -66,8 +69,13 @@ async function seed(s: GitServer, dir: string): Promise<Omit<Ready, 'port' | 'di
   const push = (secret: string, ...refspecs: string[]) => git(work, 'push', '-q', s.as(secret), ...refspecs)
   const old = await commit('old.txt', 'old\n'.repeat(50))
   await git(work, 'tag', '-a', '-m', 'one', 'v1')
+  for (let at = 0; at < 8; at++) await commit(`dir-${at % 3}/file-${at % 2}.txt`, `${at}\n`.repeat(60))
+  await git(work, 'tag', 'v2')
   const main = await commit('main.txt', 'main\n'.repeat(200))
-  await push('hgt_write', 'main', 'v1', `${old}:refs/heads/topic`)
+  await git(work, 'reset', '-q', '--hard', 'v2')
+  const topic = await commit('topic.txt', 'topic\n'.repeat(100))
+  await git(work, 'reset', '-q', '--hard', main)
+  await push('hgt_write', 'main', 'v1', 'v2', `${topic}:refs/heads/topic`)
   const hiddenTips: Oid[] = []
   const hide = async (name: string) => {
     await git(work, 'reset', '-q', '--hard', main)
@@ -96,8 +104,10 @@ async function seed(s: GitServer, dir: string): Promise<Omit<Ready, 'port' | 'di
   await git(work, 'push', '-q', s.as('hgt_write').replace('acme/app', 'acme/lib'), `${old}:refs/heads/main`)
   await s.repositories.create('acme/closed' as RepoSlug)
   await git(work, 'push', '-q', s.as('hgt_write').replace('acme/app', 'acme/closed'), `${branch}:refs/heads/main`)
-  const listed = await git(work, 'rev-list', '--objects', '--no-object-names', ...hiddenTips, '--not', main)
-  return { main, old, hidden: listed.split('\n') as Oid[] }
+  const objects = async (...args: string[]) =>
+    (await git(work, 'rev-list', '--objects', '--no-object-names', ...args)).split('\n') as Oid[]
+  const visible = await objects(main, topic, 'v1')
+  return { main, old, visible, hidden: await objects(...hiddenTips, '--not', main) }
 }
 
 async function reset({ repo }: GitServer): Promise<void> {
