@@ -34,6 +34,7 @@ import { reindex } from '../gateway/state/reindex.ts'
 import { createSealer } from '../gateway/state/seal.ts'
 import { createSigner } from '../gateway/state/sign.ts'
 import { createTokens } from '../gateway/tokens.ts'
+import { createApiClient } from '../gateway/upstream/api-client.ts'
 import { type AppTokens, createCredentials } from '../gateway/upstream/credentials.ts'
 import { createGithubForge } from '../gateway/upstream/forge.ts'
 import { createRemote } from '../gateway/upstream/remote.ts'
@@ -116,7 +117,6 @@ export interface ServerActivity {
 
 const HELPER = fileURLToPath(new URL('../../agent-helper/hangar-agent', import.meta.url))
 const PACKAGE = fileURLToPath(new URL('../../package.json', import.meta.url))
-const FORGE_REQUEST_MS = 30_000
 /** After this a connection that still sends or reads is cut at closing. */
 const CLOSE_MS = 5_000
 
@@ -335,8 +335,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       forge: createGithubForge({
         apiUrl: config.upstreams.github.apiUrl,
         token: credentials.bearer,
-        request: (target, ask) =>
-          fetch(target, { ...ask, redirect: 'manual', signal: AbortSignal.timeout(FORGE_REQUEST_MS) }),
+        request: createApiClient(authorities),
       }),
       projectBranches: async (slug) => projectBranches(await jobRecords.repository(slug)),
       isDraft: (environment) => settings(environment).draftPullRequests,

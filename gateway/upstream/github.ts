@@ -1,10 +1,9 @@
 /** Tokens of a GitHub App's installations: each for one repository with the least permissions, kept until shortly before it ends. */
-import http from 'node:http'
-import https from 'node:https'
 import { App } from '@octokit/app'
 import { errors, HangarError, messageOf } from '../../domain/errors.ts'
 import type { Clock } from '../../domain/ports.ts'
 import type { GithubConfig } from '../../domain/upstream.ts'
+import { createApiClient } from './api-client.ts'
 import type { AppTokens } from './credentials.ts'
 
 export interface GithubTokensDeps {
@@ -23,7 +22,6 @@ interface Minted {
 
 /** A push may take a while: a token with less left is minted anew (of one that lives for seconds, when half of that is over). */
 const MARGIN_MS = 10 * 60_000
-const REQUEST_MS = 30_000
 const SILENT = { debug() {}, info() {}, warn() {}, error() {} }
 
 export function createGithubTokens({ apiUrl, app, clock, authorities }: GithubTokensDeps): AppTokens {
@@ -31,7 +29,7 @@ export function createGithubTokens({ apiUrl, app, clock, authorities }: GithubTo
   const kept = new Map<string, Minted>()
   const minting = new Map<string, Promise<Minted>>()
   const installations = new Map<string, number>()
-  const options = { baseUrl: apiUrl, request: { fetch: clientWith(authorities) } }
+  const options = { baseUrl: apiUrl, request: { fetch: createApiClient(authorities) } }
 
   async function installationOf(owner: string, repo: string): Promise<number> {
     const known = installations.get(`${owner}/${repo}`)
@@ -79,37 +77,6 @@ export function createGithubTokens({ apiUrl, app, clock, authorities }: GithubTo
       }
     },
   }
-}
-
-/**
- * What octokit asks with, in the form of `fetch`, by node's older client: that takes authorities, and follows no redirect, so that the App's
- * signature goes to no other place.
- */
-function clientWith(authorities: readonly string[] | null): (url: string, ask: Ask) => Promise<Response> {
-  return (url, { method, headers, body }) =>
-    new Promise((resolve, reject) => {
-      const signal = AbortSignal.timeout(REQUEST_MS)
-      const options = { method, headers, signal, ...(authorities === null ? {} : { ca: [...authorities] }) }
-      const request = (url.startsWith('https:') ? https : http).request(url, options, (res) => {
-        const chunks: Buffer[] = []
-        res.on('data', (chunk: Buffer) => chunks.push(chunk))
-        res.on('error', reject)
-        res.on('end', () => {
-          const { statusCode: status = 0, headers } = res
-          const named = Object.entries(headers).map(([name, value]) => [name, String(value)] as [string, string])
-          const empty = status === 204 || status === 304
-          resolve(new Response(empty ? null : Buffer.concat(chunks), { status, headers: named }))
-        })
-      })
-      request.on('error', reject)
-      request.end(body)
-    })
-}
-
-interface Ask {
-  readonly method: string
-  readonly headers: Readonly<Record<string, string>>
-  readonly body?: string
 }
 
 function renamed(owner: string, repo: string): HangarError {

@@ -161,4 +161,10 @@ t.test('a certificate of an authority that is not known is told as such, and kno
   peer.fail({ on: /access_tokens/, status: 302, headers: { Location: `${peer.apiUrl}/elsewhere` } })
   await t.rejects(tokens([certificate.cert]).token(wanted), { code: 'upstream_renamed' }, 'a redirect is not followed')
   t.notOk(peer.requests.some(({ what }) => what.includes('elsewhere')))
+  peer.fail({ on: /access_tokens/, status: 999 })
+  await t.rejects(
+    tokens([certificate.cert]).token(wanted),
+    { code: 'upstream_unreachable' },
+    'a status that there is not',
+  )
 })
