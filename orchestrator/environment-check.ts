@@ -45,7 +45,7 @@ export async function checkEnvironment(
   const ref: SandboxRef = { provider: provider.kind, id }
   try {
     const { path, mounts, image, limits } = environment
-    const about = { id, session: 'doctor' as SessionName, repo: REPO as RepoSlug, labels: {} }
+    const about = { id, session: 'doctor' as SessionName, repo: REPO as RepoSlug, mirrors: [], labels: {} }
     // No grant that anybody knows: that the gateway refuses it is the sign that it was reached.
     const grant = `hgs_${Buffer.from(deps.random.bytes(20)).toString('hex')}`
     await provider.create({ ...about, grant, gatewayUrl, path, mounts, image, limits, egress })
