@@ -1,298 +1,585 @@
 /**
- * The git gateway beside nginx + fcgiwrap + `git http-backend`, on one machine in one interleaved run: medians of wall time, their ratio, and our CPU.
- * Usage: `node dist/bench/gateway.js [rounds]` (default 15). Debian packages nginx-light and fcgiwrap; both are started here and end with the run.
+ * The git gateway beside nginx + fcgiwrap + `git http-backend`, node-git-server and `git daemon`, on one machine in interleaved rounds: wall time as
+ * the median of the rounds' ratios, and processor time of each server with all that it starts.
+ * Usage: `node dist/bench/gateway.js [rounds] [--quick] [--minutes N] [--only TEXT] [--plot FILE.svg]`; default 10 rounds and 25 minutes. Debian packages nginx-light and fcgiwrap.
  */
-import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
+import { type SpawnOptions, spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { appendFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
+import {
+  appendFileSync,
+  cpSync,
+  existsSync,
+  linkSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
+import { request } from 'node:http'
+import { connect } from 'node:net'
+import { loadavg, tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
-import type { GrantCaller } from '../domain/grant.ts'
-import { DEFAULT_LIMITS } from '../domain/limits.ts'
-import type { RepoSlug, SessionName } from '../domain/names.ts'
-import { createRepositories } from '../gateway/git/repositories.ts'
-import { createSmartHttp } from '../gateway/http/smart-http.ts'
-import { createEventLog } from '../gateway/state/event-log.ts'
-import { openIndex } from '../gateway/state/index.ts'
+import { parseArgs } from 'node:util'
+import { ratioPlot } from './chart.ts'
+import { ENV, git, MANY_REFS, type Peer, REPOS, type Repo, serveGateway, startPeers } from './git-peers.ts'
 
-const [, self = '', mode = '15', ...rest] = process.argv
-
-/** Our gateway in its own process, as `hangar serve` puts it together. */
-async function serve(dataDir: string): Promise<void> {
-  const log = { info: () => {}, warn: console.error, error: console.error }
-  const clock = { now: () => Date.now() }
-  const signer = { publicKeyArmored: '', sign: async () => 'unsigned' }
-  const repositories = await createRepositories({ dataDir, signer, log })
-  for (const name of ['small', 'large']) await repositories.create(`bench/${name}` as RepoSlug)
-  const index = await openIndex({ dir: join(dataDir, 'events'), log })
-  const events = await createEventLog({ index, clock })
-  const admin = { kind: 'token', id: 'a', name: 'a', scopes: ['admin'], repos: null } as const
-  const grant: GrantCaller = {
-    kind: 'grant',
-    id: 'g',
-    session: 's' as SessionName,
-    repo: 'bench/small' as RepoSlug,
-    parent: null,
-    mayRead: [],
-  }
-  const smart = createSmartHttp({
-    repositories,
-    events,
-    log,
-    clock,
-    limits: DEFAULT_LIMITS,
-    authenticate: (secret) => (secret === 'hgs_x' ? grant : secret === 'hgt_x' ? admin : null),
-    isLive: () => true,
-  })
-  const server = createServer({ requestTimeout: 0 }, smart.handle)
-  server.on('checkContinue', smart.checkContinue)
-  server.listen(0, '127.0.0.1', () => console.log((server.address() as AddressInfo).port))
-}
-
-interface Server {
-  readonly name: string
-  url(repo: string, refused?: boolean): string
-  readonly pid: number
-}
+const { values: options, positionals } = parseArgs({
+  allowPositionals: true,
+  options: {
+    serve: { type: 'string' },
+    quick: { type: 'boolean', default: false },
+    minutes: { type: 'string' },
+    only: { type: 'string', default: '' },
+    plot: { type: 'string' },
+  },
+})
+const quick = options.quick
+const ROUNDS = Number(positionals[0] ?? (quick ? 2 : 10))
+const BUDGET_MS = Number(options.minutes ?? (quick ? 0.6 : 25)) * 60_000
+/** A client that takes longer has lost, and its server is left out from then on. */
+const TIMEOUT_MS = 60_000
+const LARGE_MB = quick ? 30 : 120
 
 interface Measure {
-  readonly name: string
-  /** Makes what one run needs, then gives the command that is timed. */
-  prepare(server: Server, round: number): { cwd: string; args: string[]; fails?: boolean }
-}
-
-async function bench(rounds: number): Promise<void> {
-  const root = mkdtempSync(join(tmpdir(), 'hangar-bench-'))
-  const children: ChildProcess[] = []
-  try {
-    makeSource(join(root, 'small-src'), 200, 50, 400)
-    makeSource(join(root, 'large-src'), 200, 4, 200_000)
-    const servers = [await startNginx(root, children), await startOurs(root, children)]
-    for (const server of servers)
-      for (const repo of ['small', 'large']) git(join(root, `${repo}-src`), 'push', '-q', server.url(repo), 'main')
-    report(rounds, run(measures(root, servers), servers, rounds))
-  } finally {
-    for (const child of children) if (child.pid !== undefined) stop(child)
-    await sleep(300)
-    rmSync(root, { recursive: true, force: true })
-  }
-}
-
-function measures(root: string, servers: readonly Server[]): Measure[] {
-  const big = join(root, 'big')
-  git(root, 'clone', '-q', join(root, 'small-src'), big)
-  writeFileSync(join(big, 'big'), randomBytes(10_000_000))
-  git(big, 'add', '.')
-  git(big, 'commit', '-qm', 'big')
-  for (const server of servers) git(root, 'clone', '-q', server.url('small'), work(server))
-  function work(server: Server): string {
-    return join(root, `work-${server.name}`)
-  }
-  const clone = (repo: string): Measure => ({
-    name: `clone, ${repo}`,
-    prepare: (server, round) => ({
-      cwd: root,
-      args: ['clone', '-q', '--bare', server.url(repo), `c-${repo}-${server.name}-${round}`],
-    }),
-  })
-  return [
-    clone('small'),
-    clone('large'),
-    { name: 'fetch, nothing new', prepare: (server) => ({ cwd: work(server), args: ['fetch', '-q'] }) },
-    {
-      name: 'push, 1 commit',
-      prepare(server, round) {
-        appendFileSync(join(work(server), 'f1'), `${round}\n`)
-        git(work(server), 'commit', '-qam', 'one more')
-        return { cwd: work(server), args: ['push', '-q', 'origin', 'main'] }
-      },
-    },
-    {
-      name: 'push, 10 MB, refused',
-      prepare: (server) => ({
-        cwd: big,
-        args: ['push', '-q', server.url('small', true), 'HEAD:refs/heads/no'],
-        fails: true,
-      }),
-    },
-  ]
+  readonly what: string
+  readonly clients: number
+  /** Taken in each so many rounds. */
+  readonly every?: number
+  readonly repo: Repo
+  /** Where the ratio to the best peer over HTTP is to be. */
+  readonly target: number
+  readonly skip?: (peer: Peer) => boolean
+  /** Makes what is needed, untimed, and gives the work to be timed. */
+  prepare(peer: Peer, round: number): Promise<() => Promise<void>>
 }
 
 interface Sample {
-  readonly measure: string
-  readonly server: string
+  readonly measure: Measure
+  readonly peer: string
+  readonly round: number
+  /** Infinity: it took too long. */
   readonly ms: number
-  readonly cpuMs: number
+  readonly cpuMs: number | null
 }
 
-function run(all: readonly Measure[], servers: readonly Server[], rounds: number): Sample[] {
+async function bench(): Promise<void> {
+  const root = mkdtempSync(join(tmpdir(), 'hangar-bench-'))
+  const sources = await makeSources(root)
+  const self = process.argv[1] ?? ''
+  const peers = await startPeers(root, (dataDir) => [process.execPath, self, '--serve', dataDir])
+  try {
+    for (const peer of peers.all) for (const repo of REPOS) fill(peer, repo, sources)
+    const measures = measuresOf(root, sources).filter(({ what }) => what.includes(options.only))
+    const samples = await run(measures, peers.all)
+    report(measures, peers.all, samples)
+  } finally {
+    await peers.close()
+    rmSync(root, { recursive: true, force: true, maxRetries: 5 })
+  }
+}
+
+async function run(measures: readonly Measure[], peers: readonly Peer[]): Promise<Sample[]> {
+  const until = performance.now() + BUDGET_MS
   const samples: Sample[] = []
-  for (let round = -1; round < rounds; round++)
-    for (const measure of all)
-      for (const server of round % 2 === 0 ? servers : [...servers].reverse()) {
-        const { cwd, args, fails } = measure.prepare(server, round)
-        const cpu = cpuOf(server.pid)
-        const start = process.hrtime.bigint()
-        const result = spawnSync('git', args, { cwd, env: ENV, encoding: 'utf8' })
-        const ms = Number(process.hrtime.bigint() - start) / 1e6
-        if ((result.status !== 0) !== (fails ?? false))
-          throw new Error(`${measure.name}, ${server.name}: ${result.stderr}`)
-        // The first round warms up.
-        if (round >= 0) samples.push({ measure: measure.name, server: server.name, ms, cpuMs: cpuOf(server.pid) - cpu })
+  const lost = new Set<string>()
+  for (let round = -1; round < ROUNDS; round++)
+    for (const measure of measures) {
+      // The first round warms up, without the heavy ones.
+      if (round % (measure.every ?? 1) !== 0 && !(round === -1 && measure.every === undefined)) continue
+      if (performance.now() > until) continue
+      const order = peers.map((_, at) => peers[(at + round + 1) % peers.length]).filter((peer) => peer !== undefined)
+      for (const peer of order) {
+        const one = `${nameOf(measure)} ${peer.name}`
+        if (!takesPart(measure, peer) || lost.has(one)) continue
+        const sample = await take(measure, peer, round)
+        if (sample.ms === Number.POSITIVE_INFINITY) lost.add(one)
+        if (round >= 0 || sample.ms === Number.POSITIVE_INFINITY) samples.push(sample)
       }
+    }
   return samples
 }
 
-function report(rounds: number, samples: readonly Sample[]): void {
-  const names = [...new Set(samples.map(({ measure }) => measure))]
-  const of = (measure: string, server: string) =>
-    samples.filter((sample) => sample.measure === measure && sample.server === server)
-  const rows = names.map((measure) => {
-    const [peer, ours] = [of(measure, 'nginx'), of(measure, 'hangar')]
-    const ratios = ours.map(({ ms }, at) => ms / (peer[at]?.ms ?? ms))
-    return [
-      measure,
-      median(peer.map(({ ms }) => ms)).toFixed(0),
-      median(ours.map(({ ms }) => ms)).toFixed(0),
-      median(ratios).toFixed(2),
-      median(ours.map(({ cpuMs }) => cpuMs)).toFixed(0),
-    ]
-  })
-  console.log(
-    `${rounds} rounds; medians in ms; the ratio is the median of the rounds' ratios; CPU is our server and its git\n`,
+async function take(measure: Measure, peer: Peer, round: number): Promise<Sample> {
+  const work = await measure.prepare(peer, round)
+  const cpu = peer.cpuMs()
+  const begun = performance.now()
+  const late = await work().then(
+    () => false,
+    (error: unknown) => {
+      if (error instanceof TooLate) return true
+      throw new Error(`${nameOf(measure)}, ${peer.name}: ${error instanceof Error ? error.message : error}`)
+    },
   )
-  for (const row of [['', 'nginx', 'hangar', 'ratio', 'CPU'], ...rows])
-    console.log(row.map((cell, at) => (at === 0 ? cell.padEnd(24) : cell.padStart(8))).join(''))
+  const ms = late ? Number.POSITIVE_INFINITY : performance.now() - begun
+  const after = peer.cpuMs()
+  return { measure, peer: peer.name, round, ms, cpuMs: cpu === null || after === null ? null : after - cpu }
 }
 
-async function startOurs(root: string, children: ChildProcess[]): Promise<Server> {
-  const child = spawn(process.execPath, [self, 'serve', join(root, 'data')], { stdio: ['ignore', 'pipe', 'inherit'] })
-  children.push(child)
-  const port = await new Promise<string>((resolve) =>
-    child.stdout.once('data', (chunk) => resolve(String(chunk).trim())),
-  )
-  return {
-    name: 'hangar',
-    pid: child.pid ?? 0,
-    url: (repo, refused) => `http://x:${refused ? 'hgs_x' : 'hgt_x'}@127.0.0.1:${port}/git/bench/${repo}.git`,
-  }
+/** Peers that differ only on the repository with many refs are measured only there. */
+function takesPart({ repo, skip }: Measure, peer: Peer): boolean {
+  return (peer.name !== 'nginx, hideRefs' || repo === 'refs') && skip?.(peer) !== true
 }
 
-/** The peer as its manual has it: HTTP authentication by nginx, everything else by git. A repository `no-…` has a hook that refuses. */
-async function startNginx(root: string, children: ChildProcess[]): Promise<Server> {
-  const dir = join(root, 'nginx')
-  mkdirSync(dir)
-  for (const repo of ['small', 'large', 'no-small']) {
-    git(dir, 'init', '-q', '--bare', '-b', 'main', `${repo}.git`)
-    git(join(dir, `${repo}.git`), 'config', 'http.receivepack', 'true')
+function measuresOf(root: string, sources: Sources): Measure[] {
+  const dir = (peer: Peer, name: string) => join(root, 'work', peer.name.replaceAll(/\W+/g, '-'), name)
+  const scratch = (peer: Peer) => {
+    const path = dir(peer, 'clones')
+    rmSync(path, { recursive: true, force: true })
+    mkdirSync(path, { recursive: true })
+    return path
   }
-  git(join(root, 'small-src'), 'push', '-q', join(dir, 'no-small.git'), 'main')
-  writeFileSync(join(dir, 'no-small.git/hooks/pre-receive'), '#!/bin/sh\nexit 1\n', { mode: 0o755 })
-  writeFileSync(join(dir, 'passwords'), 'x:{PLAIN}hgt_x\n')
-  const port = await freePort()
-  const socket = join(dir, 'fcgi.sock')
-  writeFileSync(join(dir, 'nginx.conf'), nginxConfig(dir, port, socket))
-  children.push(spawn('fcgiwrap', ['-c', '4', '-s', `unix:${socket}`], { stdio: 'ignore', detached: true }))
-  children.push(spawn('nginx', ['-p', dir, '-c', join(dir, 'nginx.conf')], { stdio: 'ignore', detached: true }))
-  for (let tries = 0; tries < 50 && !existsSync(socket); tries++) await sleep(100)
-  await sleep(500)
-  return {
-    name: 'nginx',
-    pid: 0,
-    url: (repo, refused) => `http://x:hgt_x@127.0.0.1:${port}/${refused ? 'no-' : ''}${repo}.git`,
-  }
-}
-
-function nginxConfig(dir: string, port: number, socket: string): string {
-  const user = process.getuid?.() === 0 ? 'user root;' : ''
-  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
-    (name) => `${name}_temp_path ${dir}/${name};`,
-  )
-  return `${user}
-daemon off; worker_processes 2; pid ${dir}/pid; error_log ${dir}/error.log;
-events { worker_connections 256; }
-http {
-  access_log off; ${temporary.join(' ')}
-  server {
-    listen 127.0.0.1:${port}; client_max_body_size 0;
-    location / {
-      auth_basic git; auth_basic_user_file ${dir}/passwords;
-      fastcgi_pass unix:${socket}; fastcgi_buffering off; fastcgi_request_buffering off;
-      fastcgi_param SCRIPT_FILENAME ${gitExecPath()}/git-http-backend;
-      fastcgi_param GIT_PROJECT_ROOT ${dir}; fastcgi_param GIT_HTTP_EXPORT_ALL "";
-      fastcgi_param PATH_INFO $uri; fastcgi_param QUERY_STRING $query_string; fastcgi_param REQUEST_METHOD $request_method;
-      fastcgi_param CONTENT_TYPE $content_type; fastcgi_param CONTENT_LENGTH $content_length;
-      fastcgi_param HTTP_CONTENT_ENCODING $http_content_encoding; fastcgi_param REMOTE_USER $remote_user;
-      fastcgi_param GIT_PROTOCOL $http_git_protocol;
+  /** A working copy of a repository, made once for each peer and name. */
+  const copy = (peer: Peer, repo: 'small' | 'refs', name: string, client = 0) => {
+    const path = dir(peer, name)
+    if (!existsSync(path)) {
+      cpSync(sources.work, path, { recursive: true })
+      git(path, 'config', 'remote.origin.url', peer.url(repo, client))
+      git(path, 'config', 'remote.origin.fetch', '+refs/heads/main:refs/remotes/origin/main')
     }
+    return path
   }
-}
-`
+  const commit = (path: string, round: number) => {
+    appendFileSync(join(path, 'f1'), `${round} ${Math.random()}\n`)
+    git(path, 'commit', '-qam', 'one more')
+  }
+  const times = <T>(count: number, make: (client: number) => T) => Array.from({ length: count }, (_, at) => make(at))
+  const together = (commands: readonly { cwd: string; args: string[]; fails?: boolean }[]) => async () => {
+    await Promise.all(commands.map((command) => client(command)))
+  }
+  const cloneOf = (branch: string) => ['clone', '-q', '--bare', '--single-branch', '--no-tags', '-b', branch]
+
+  const firstByte: Measure = {
+    what: 'info/refs, first byte',
+    clients: 1,
+    repo: 'small',
+    target: 0.15,
+    skip: ({ http }) => !http,
+    prepare: async (peer) => async () => {
+      for (let time = 0; time < 5; time++) await readHead(peer, 'small')
+    },
+  }
+  const clone = (clients: number): Measure => ({
+    what: 'clone, small, asked before',
+    clients,
+    repo: 'small',
+    target: 1,
+    async prepare(peer) {
+      const cwd = scratch(peer)
+      return together(times(clients, (at) => ({ cwd, args: [...cloneOf('main'), peer.url('small', at), `c${at}`] })))
+    },
+  })
+  const firstClone: Measure = {
+    what: 'clone, small, of a new commit',
+    clients: 1,
+    repo: 'small',
+    target: 1,
+    async prepare(peer, round) {
+      const path = copy(peer, 'small', 'new')
+      commit(path, round)
+      git(path, 'push', '-q', 'origin', 'HEAD:refs/heads/new')
+      return together([{ cwd: scratch(peer), args: [...cloneOf('new'), peer.url('small'), 'c'] }])
+    },
+  }
+  const noop = (repo: 'small' | 'refs', clients: number): Measure => ({
+    what: repo === 'small' ? 'fetch of nothing new' : `${refsName}: fetch of nothing new`,
+    clients,
+    repo,
+    target: repo === 'small' ? 0.65 : 1,
+    async prepare(peer) {
+      const paths = times(clients, (at) => copy(peer, repo, `noop-${repo}-${at}`, at))
+      return together(paths.map((cwd) => ({ cwd, args: ['fetch', '-q'] })))
+    },
+  })
+  const fetchOne = (clients: number): Measure => ({
+    what: 'fetch of 1 commit',
+    clients,
+    repo: 'small',
+    target: 1,
+    async prepare(peer, round) {
+      const branch = `next-${clients}`
+      const from = copy(peer, 'small', `from-${clients}`)
+      if (round === -1) git(from, 'push', '-q', 'origin', `HEAD:refs/heads/${branch}`)
+      const args = ['fetch', '-q', 'origin', `+refs/heads/${branch}:refs/remotes/origin/next`]
+      const paths = times(clients, (at) => copy(peer, 'small', `to-${clients}-${at}`, at))
+      if (round === -1) for (const path of paths) git(path, ...args)
+      commit(from, round)
+      git(from, 'push', '-q', 'origin', `HEAD:refs/heads/${branch}`)
+      return together(paths.map((cwd) => ({ cwd, args })))
+    },
+  })
+  const push = (repo: 'small' | 'refs', clients: number): Measure => ({
+    what: repo === 'small' ? 'push of 1 commit' : `${refsName}: push of 1 commit`,
+    clients,
+    repo,
+    target: 1,
+    async prepare(peer, round) {
+      const paths = times(clients, (at) => copy(peer, repo, `push-${repo}-${clients}-${at}`, at))
+      for (const path of paths) commit(path, round)
+      return together(
+        paths.map((cwd, at) => ({ cwd, args: ['push', '-q', 'origin', `HEAD:refs/heads/p-${clients}-${at}`] })),
+      )
+    },
+  })
+  const refused: Measure = {
+    what: 'push of 10 MB, refused',
+    clients: 1,
+    repo: 'small',
+    target: 1,
+    async prepare(peer) {
+      const args = ['push', '-q', peer.url('small', 0, true), 'HEAD:refs/heads/no']
+      return together([{ cwd: sources.big, args, fails: true }])
+    },
+  }
+  const large = (clients: number, every?: number): Measure => ({
+    what: `pack of ${LARGE_MB} MB, asked before`,
+    clients,
+    repo: 'large',
+    target: clients === 1 ? 0.25 : 1,
+    ...(every === undefined ? {} : { every }),
+    prepare: async (peer) => async () => {
+      await Promise.all(times(clients, () => fetchPack(peer, sources.tips.large, sources.large)))
+    },
+  })
+  const firstLarge: Measure = {
+    what: `pack of ${LARGE_MB} MB, of a new commit`,
+    clients: 1,
+    repo: 'large',
+    target: 1,
+    async prepare(peer) {
+      // An object of its own for each, so that nothing of the answer is kept from the time before.
+      const tip = git(sources.dirs.large, 'commit-tree', '-p', sources.tips.large, '-m', String(Math.random()), TREE)
+      git(sources.dirs.large, 'push', '-q', peer.url('large'), `${tip.trim()}:refs/heads/new-${Math.random()}`)
+      return () => fetchPack(peer, tip.trim(), sources.large)
+    },
+  }
+  const refsName = `${MANY_REFS.toLocaleString('en')} refs`
+  const singleBranch = (clients: number): Measure => ({
+    what: `${refsName}: clone of one branch`,
+    clients,
+    repo: 'refs',
+    target: 1,
+    async prepare(peer) {
+      const cwd = scratch(peer)
+      return together(times(clients, (at) => ({ cwd, args: [...cloneOf('main'), peer.url('refs', at), `c${at}`] })))
+    },
+  })
+  const light = [
+    firstByte,
+    firstClone,
+    clone(1),
+    noop('small', 1),
+    fetchOne(1),
+    push('small', 1),
+    refused,
+    firstLarge,
+    large(1),
+    noop('refs', 1),
+    singleBranch(1),
+    push('refs', 1),
+  ]
+  if (quick) return [...light, noop('small', 8), clone(8)]
+  const many = [8, 32].flatMap((clients) => [
+    clone(clients),
+    noop('small', clients),
+    fetchOne(clients),
+    push('small', clients),
+  ])
+  const manyRefs = [8, 32].flatMap((clients) => [noop('refs', clients), singleBranch(clients), push('refs', clients)])
+  return [...light, ...many, ...manyRefs, large(8, 3), large(32, 9)]
 }
 
-/** Commits that each change one of the files; built by fast-import. */
-function makeSource(dir: string, commits: number, files: number, bytes: number): void {
-  const stream: string[] = []
-  for (let at = 0; at < commits; at++) {
-    const text = randomBytes(bytes / 2).toString('hex')
-    stream.push(`commit refs/heads/main\ncommitter a <a@b> ${1_700_000_000 + at} +0000\ndata 1\nx\n`)
-    stream.push(`M 100644 inline f${at % files}\ndata ${text.length}\n${text}\n`)
+class TooLate extends Error {}
+
+function client({ cwd, args, fails = false }: { cwd: string; args: string[]; fails?: boolean }): Promise<void> {
+  const options: SpawnOptions = { cwd, env: ENV as NodeJS.ProcessEnv, stdio: ['ignore', 'ignore', 'pipe'] }
+  return new Promise((resolve, reject) => {
+    const child = spawn('git', args, options)
+    let said = ''
+    let late = false
+    const timer = setTimeout(() => {
+      late = true
+      child.kill('SIGKILL')
+    }, TIMEOUT_MS)
+    child.stderr?.on('data', (chunk) => {
+      said += String(chunk)
+    })
+    child.once('close', (status) => {
+      clearTimeout(timer)
+      if (late) reject(new TooLate())
+      else if ((status !== 0) === fails) resolve()
+      else reject(new Error(`git ${args.join(' ')} ended with ${status}: ${said}`))
+    })
+  })
+}
+
+const AUTHORIZATION = `Basic ${Buffer.from('x:hgt_x').toString('base64')}`
+
+/** Asks for `info/refs` on a new connection, and waits for the first byte of the answer. */
+function readHead(peer: Peer, repo: Repo): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const path = `${peer.path(repo)}/info/refs?service=git-upload-pack`
+    const headers = { Authorization: AUTHORIZATION, 'Git-Protocol': 'version=2' }
+    const sent = request({ host: '127.0.0.1', port: peer.port, path, headers, agent: false }, (answer) => {
+      answer.once('data', () => {
+        resolve()
+        answer.resume()
+      })
+      if (answer.statusCode !== 200) reject(new Error(`info/refs was answered with ${answer.statusCode}`))
+    })
+    sent.once('error', reject)
+    sent.end()
+  })
+}
+
+/** Asks for everything that a commit reaches, in protocol v0, which all speak, and throws the pack away as it comes. */
+async function fetchPack(peer: Peer, tip: string, leastBytes: number): Promise<void> {
+  const body = `${pkt(`want ${tip} side-band-64k ofs-delta no-progress agent=bench\n`)}0000${pkt('done\n')}`
+  const bytes = await (peer.http ? fetchOverHttp(peer, body) : fetchFromDaemon(peer, body))
+  if (bytes < leastBytes) throw new Error(`a pack of ${bytes} bytes came`)
+}
+
+function fetchOverHttp(peer: Peer, body: string): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const headers = {
+      Authorization: AUTHORIZATION,
+      'Content-Type': 'application/x-git-upload-pack-request',
+      'Content-Length': body.length,
+    }
+    const path = `${peer.path('large')}/git-upload-pack`
+    const sent = request(
+      { host: '127.0.0.1', port: peer.port, path, method: 'POST', headers, agent: false },
+      (answer) => {
+        let bytes = 0
+        answer.on('data', (chunk: Buffer) => {
+          bytes += chunk.length
+        })
+        answer.once('end', () => resolve(bytes))
+        answer.once('error', reject)
+      },
+    )
+    sent.once('error', reject)
+    sent.end(body)
+  })
+}
+
+function fetchFromDaemon(peer: Peer, body: string): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const socket = connect(peer.port, '127.0.0.1')
+    let bytes = 0
+    socket.on('data', (chunk) => {
+      bytes += chunk.length
+    })
+    socket.once('close', () => resolve(bytes))
+    socket.once('error', reject)
+    socket.write(pkt(`git-upload-pack ${peer.path('large')}\0host=127.0.0.1\0`) + body)
+  })
+}
+
+function pkt(text: string): string {
+  return (text.length + 4).toString(16).padStart(4, '0') + text
+}
+
+interface Sources {
+  readonly dirs: Readonly<Record<Repo, string>>
+  readonly tips: Readonly<Record<Repo, string>>
+  readonly packedRefs: Readonly<Record<Repo, string>>
+  /** Bytes that the pack of `large` has at least. */
+  readonly large: number
+  /** A working copy of `small`. */
+  readonly work: string
+  /** The same with a commit of 10 MB more. */
+  readonly big: string
+}
+
+const TREE = '4b825dc642cb6eb9a060e54bf8d69288fbee4904'
+
+async function makeSources(root: string): Promise<Sources> {
+  const dirs = { small: join(root, 'small-src'), large: join(root, 'large-src'), refs: join(root, 'refs-src') }
+  await importCommits(dirs.small, { commits: 200, files: 1, bytes: 400 })
+  await importCommits(dirs.large, { commits: 200, files: 100, bytes: (LARGE_MB * 1_000_000) / 10_000 })
+  cpSync(dirs.small, dirs.refs, { recursive: true })
+  const tipOf = (dir: string) => git(dir, 'rev-parse', 'main').trim()
+  const tips = { small: tipOf(dirs.small), large: tipOf(dirs.large), refs: tipOf(dirs.refs) }
+  const branches = await importBranches(dirs.refs, tips.refs)
+  git(dirs.large, 'hash-object', '-t', 'tree', '-w', '/dev/null')
+  const work = join(root, 'work-src')
+  git(root, 'clone', '-q', dirs.small, work)
+  const big = join(root, 'big')
+  cpSync(work, big, { recursive: true })
+  writeFileSync(join(big, 'big'), randomBytes(10_000_000))
+  git(big, 'add', '.')
+  git(big, 'commit', '-qm', 'big')
+  const packedRefs = Object.fromEntries(
+    REPOS.map((repo) => [
+      repo,
+      [
+        '# pack-refs with: peeled fully-peeled sorted ',
+        ...(repo === 'refs' ? branches : []),
+        `${tips[repo]} refs/heads/main`,
+        '',
+      ].join('\n'),
+    ]),
+  ) as Record<Repo, string>
+  return { dirs, tips, packedRefs, work, big, large: LARGE_MB * 900_000 }
+}
+
+/** Gives a peer a repository: packs by hard links, refs packed. */
+function fill(peer: Peer, repo: Repo, { dirs, packedRefs, tips }: Sources): void {
+  const places = [peer.dir(repo)]
+  if (repo === 'small') places.push(join(places[0] ?? '', '..', 'no-small.git'))
+  for (const place of places) {
+    // Of the peer with hidden refs only one is there, and hangar refuses by itself.
+    if (!existsSync(place)) continue
+    const from = join(dirs[repo], 'objects', 'pack')
+    mkdirSync(join(place, 'objects', 'pack'), { recursive: true })
+    for (const name of readdirSync(from)) {
+      if (!/\.(pack|idx)$/.test(name)) continue
+      rmSync(join(place, 'objects', 'pack', name), { force: true })
+      linkSync(join(from, name), join(place, 'objects', 'pack', name))
+    }
+    writeFileSync(join(place, 'packed-refs'), packedRefs[repo])
+    if (git(place, 'rev-parse', 'main').trim() !== tips[repo]) throw new Error(`${place} has no main`)
   }
+}
+
+/** Commits that each change some files, as one pack; text of which half the bytes are chance. */
+async function importCommits(
+  dir: string,
+  { commits, files, bytes }: { commits: number; files: number; bytes: number },
+): Promise<void> {
   git(join(dir, '..'), 'init', '-q', '--bare', '-b', 'main', dir)
-  execFileSync('git', ['fast-import', '--quiet'], { cwd: dir, input: stream.join('') })
+  await fastImport(dir, [], function* () {
+    for (let at = 0; at < commits; at++) {
+      yield `commit refs/heads/main\ncommitter a <a@b> ${1_700_000_000 + at} +0000\ndata 1\nx\n`
+      for (let file = 0; file < files; file++) {
+        const text = randomBytes(bytes / 2).toString('hex')
+        yield `M 100644 inline d${(at + file) % 50}/f${(at * files + file) % 2_000}\ndata ${text.length}\n${text}\n`
+      }
+      if (at === 0) yield 'M 100644 inline f1\ndata 1\n1\n'
+    }
+  })
+  git(dir, 'repack', '-adq')
 }
 
-const ENV = {
-  PATH: process.env['PATH'],
-  HOME: '/nonexistent',
-  GIT_CONFIG_GLOBAL: '/dev/null',
-  GIT_CONFIG_NOSYSTEM: '1',
-  GIT_AUTHOR_NAME: 'a',
-  GIT_AUTHOR_EMAIL: 'a@b',
-  GIT_COMMITTER_NAME: 'a',
-  GIT_COMMITTER_EMAIL: 'a@b',
+/** A commit on top of main for each of the many branches, and the lines of packed-refs that name them. */
+async function importBranches(dir: string, main: string): Promise<string[]> {
+  const count = MANY_REFS / 2
+  const marks = join(dir, 'marks')
+  await fastImport(dir, [`--export-marks=${marks}`], function* () {
+    for (let at = 1; at <= count; at++)
+      yield `reset refs/tmp\ncommit refs/tmp\nmark :${at}\ncommitter a <a@b> ${1_700_100_000 + at} +0000\ndata 1\nx\nfrom ${main}\n`
+  })
+  git(dir, 'update-ref', '-d', 'refs/tmp')
+  const oids = readFileSync(marks, 'utf8').trim().split('\n')
+  const named = oids.map((line) => {
+    const [mark = '', oid = ''] = line.slice(1).split(' ')
+    return { name: `s${mark.padStart(6, '0')}`, oid }
+  })
+  named.sort((a, b) => (a.name < b.name ? -1 : 1))
+  return [
+    ...named.map(({ name, oid }) => `${oid} refs/hangar/sessions/${name}/log`),
+    ...named.map(({ name, oid }) => `${oid} refs/heads/hangar/${name}`),
+  ]
 }
 
-function git(cwd: string, ...args: string[]): string {
-  return execFileSync('git', args, { cwd, env: ENV, encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] })
+function fastImport(dir: string, args: string[], parts: () => Iterable<string>): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const child = spawn('git', ['fast-import', '--quiet', '--force', ...args], {
+      cwd: dir,
+      env: { ...ENV, GIT_CONFIG_COUNT: '1', GIT_CONFIG_KEY_0: 'fastimport.unpackLimit', GIT_CONFIG_VALUE_0: '0' },
+      stdio: ['pipe', 'inherit', 'inherit'],
+    })
+    child.once('close', (status) => (status === 0 ? resolve() : reject(new Error(`fast-import: ${status}`))))
+    const feed = async () => {
+      for (const part of parts())
+        if (!child.stdin.write(part)) await new Promise((drained) => child.stdin.once('drain', drained))
+      child.stdin.end()
+    }
+    feed().catch(reject)
+  })
 }
 
-function gitExecPath(): string {
-  return git('/', '--exec-path').trim()
+function nameOf({ what, clients }: Measure): string {
+  return clients === 1 ? what : `${what}, ${clients} at once`
 }
 
-/** CPU of a process and the children it has waited for, in ms. */
-function cpuOf(pid: number): number {
-  if (pid === 0) return 0
-  const fields = readFileSync(`/proc/${pid}/stat`, 'latin1')
-    .replace(/^.*\) /, '')
-    .split(' ')
-  return fields.slice(11, 15).reduce((sum, ticks) => sum + Number(ticks) * 10, 0)
+interface Row {
+  readonly name: string
+  readonly target: number
+  /** By peer: medians of ms and CPU, and of the rounds' ratios to the first peer. */
+  readonly cells: ReadonlyMap<string, { ms: number; cpuMs: number | null; ratio: number }>
+  /** Ours to the best peer over HTTP, the median of the rounds' ratios. */
+  readonly best: number
+}
+
+function rowOf(measure: Measure, peers: readonly Peer[], all: readonly Sample[]): Row {
+  const samples = all.filter((sample) => sample.measure === measure)
+  const of = (peer: string) => samples.filter((sample) => sample.peer === peer)
+  const at = (peer: string, round: number) => of(peer).find((sample) => sample.round === round)?.ms
+  const cells = new Map<string, { ms: number; cpuMs: number | null; ratio: number }>()
+  for (const { name } of peers) {
+    const own = of(name)
+    if (own.length === 0) continue
+    const cpu = own.flatMap(({ cpuMs }) => (cpuMs === null ? [] : [cpuMs]))
+    cells.set(name, {
+      ms: median(own.map(({ ms }) => ms)),
+      cpuMs: cpu.length === 0 ? null : median(cpu),
+      ratio: median(own.map(({ ms, round }) => ms / (at('nginx', round) ?? Number.NaN))),
+    })
+  }
+  const best = median(
+    of('hangar').map(({ ms, round }) => {
+      const others = peers.filter(({ name, http }) => http && name !== 'hangar').map(({ name }) => at(name, round))
+      return ms / Math.min(...others.filter((other) => other !== undefined))
+    }),
+  )
+  return { name: nameOf(measure), target: measure.target, cells, best }
+}
+
+function report(measures: readonly Measure[], peers: readonly Peer[], samples: readonly Sample[]): void {
+  const rows = measures.map((measure) => rowOf(measure, peers, samples)).filter(({ cells }) => cells.size > 0)
+  const taken = new Map(
+    measures.map((m) => [nameOf(m), samples.filter((s) => s.measure === m && s.peer === 'hangar').length]),
+  )
+  const shown = peers.map(({ name }) => name)
+  console.log(
+    `${ROUNDS} rounds, load ${loadavg()[0]?.toFixed(1)} at the end. nginx: ms (CPU ms of server and git). Others: ratio of wall time to nginx, the median of the rounds' (CPU ms).`,
+  )
+  console.log(`\n| test | rounds | ${shown.join(' | ')} | hangar to the best over HTTP | aim |`)
+  console.log(`|---|---|${shown.map(() => '---|').join('')}---|---|`)
+  for (const row of rows) {
+    const cells = shown.map((name) => {
+      const cell = row.cells.get(name)
+      if (cell === undefined) return ''
+      const cpu = cell.cpuMs === null ? '' : ` (${cell.cpuMs.toFixed(0)})`
+      if (!Number.isFinite(cell.ms)) return 'over a minute'
+      return name === 'nginx' ? `${cell.ms.toFixed(0)}${cpu}` : `${cell.ratio.toFixed(2)}${cpu}`
+    })
+    const mark = row.best <= row.target ? '' : ' **missed**'
+    console.log(
+      `| ${row.name} | ${taken.get(row.name) ?? 0} | ${cells.join(' | ')} | ${row.best.toFixed(2)} | ${row.target}${mark} |`,
+    )
+  }
+  if (options.plot !== undefined) writeFileSync(options.plot, plotOf(rows, shown))
+}
+
+function plotOf(rows: readonly Row[], names: readonly string[]): string {
+  return ratioPlot({
+    title: 'Wall time as a ratio to nginx + git http-backend (left is faster)',
+    series: names.filter((name) => name !== 'nginx'),
+    rows: rows.map(({ name, cells }) => ({
+      name,
+      values: new Map([...cells].map(([peer, { ratio }]) => [peer, ratio] as const)),
+    })),
+  })
 }
 
 function median(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b)
-  return sorted[sorted.length >> 1] ?? 0
+  return sorted[sorted.length >> 1] ?? Number.NaN
 }
 
-async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
-  await new Promise((resolve) => server.close(resolve))
-  return port
-}
-
-function stop(child: ChildProcess): void {
-  try {
-    process.kill(child.spawnargs[0] === process.execPath ? (child.pid ?? 0) : -(child.pid ?? 0), 'SIGTERM')
-  } catch {
-    // It has ended by itself.
-  }
-}
-
-if (mode === 'serve') await serve(rest[0] ?? '')
-else await bench(Number(mode))
+if (options.serve !== undefined) await serveGateway(options.serve)
+else await bench()

@@ -222,6 +222,12 @@ export const SETTINGS = [
     doc: 'Fetches and pushes served at once; more wait, then get 503. A quarter of them is kept for callers (tokens, sandboxes) that have none.',
   },
   {
+    path: 'gateway.pack_cache_mb',
+    schema: Type.Number({ minimum: 0 }),
+    default: mb(DEFAULT_LIMITS.maxPackCacheBytes),
+    doc: 'Most that answers to clones, kept on the disk and given again to who asks the same, may take in MB. What was not used for longest goes first; `0` keeps none.',
+  },
+  {
     path: 'gateway.max_transfer_minutes',
     schema: Positive,
     default: DEFAULT_LIMITS.maxTransferMs / 60_000,
@@ -335,6 +341,7 @@ export function readConfig(sources: ConfigSources): Config {
       inlineArtifactBytes: number('exchange.inline_artifact_kb') * 1024,
       maxPushBytes: number('gateway.max_push_mb') * MB,
       maxGitProcesses: number('gateway.max_git_processes'),
+      maxPackCacheBytes: number('gateway.pack_cache_mb') * MB,
       maxTransferMs: number('gateway.max_transfer_minutes') * 60_000,
     },
     fastForwardOnly: (values.get('gateway.fast_forward_only') as string).split(',').filter((name) => name !== ''),

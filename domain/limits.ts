@@ -54,6 +54,8 @@ export interface Limits {
   readonly maxPushObjects: number
   readonly maxFetchRequestBytes: number
   readonly maxGitProcesses: number
+  /** Answers of upload-pack kept on the disk, of all repos; 0: none. */
+  readonly maxPackCacheBytes: number
   readonly gitTimeoutMs: number
   /** One fetch or push, from its slot to its last byte. */
   readonly maxTransferMs: number
@@ -99,6 +101,7 @@ export const DEFAULT_LIMITS: Limits = {
   maxPushObjects: 20_000_000,
   maxFetchRequestBytes: 64 * MB,
   maxGitProcesses: 8,
+  maxPackCacheBytes: 2048 * MB,
   gitTimeoutMs: 30 * 60_000,
   maxTransferMs: 60 * 60_000,
   maxJsonBytes: 96 * MB,

@@ -65,10 +65,15 @@ export const METRICS = {
   hangar_cache_requests_total: {
     type: 'counter',
     labels: {
-      cache: '`refs` (what a caller sees) or `answers` (advertisements and ls-refs)',
+      cache: '`refs` (what a caller sees), `answers` (advertisements and ls-refs) or `packs` (answers to clones)',
       result: '`hit` or `miss`',
     },
     help: 'Look-ups in the caches of the gateway.',
+  },
+  hangar_pack_cache_bytes: {
+    type: 'gauge',
+    labels: {},
+    help: 'Bytes that kept answers to clones take, and those on their way are thought to.',
   },
   hangar_turns_total: {
     type: 'counter',

@@ -1,6 +1,7 @@
 /** One fetch: what it asks for is looked at on behalf of its caller, then git's own upload-pack answers. */
+import { createHash } from 'node:crypto'
 import type { Oid } from '../domain/names.ts'
-import { currentOid } from '../refs-policy/ref-update.ts'
+import { currentOid, lowerBound, type RefEntry, type RefTable } from '../refs-policy/ref-update.ts'
 import { spawnGit } from './git/process.ts'
 import type { Repository } from './git/repository.ts'
 import type { Reachable } from './reachable.ts'
@@ -35,6 +36,39 @@ export async function checkFetch(
   return { ok: true, input: request.write(leaveOut, { selfContained: request.hasOthers(view.tips) }) }
 }
 
+/** The same at a glance: what can be told without git, and without waiting. null: it takes a longer look. */
+export function checkAtOnce(view: View, request: FetchRequest): CheckedFetch | null {
+  const seen = view.seesAll || (request.shallows.length === 0 && request.wants.every((oid) => view.tips.has(oid)))
+  return seen && request.excluded.length === 0 ? { ok: true, input: request.write(NONE) } : null
+}
+const NONE: ReadonlySet<Oid> = new Set()
+
+/**
+ * The key of an answer that may be kept: of a clone, whole, shallow or filtered, and of a lazy fetch. It covers the request as git is given it and,
+ * where they matter, the tags; the caller is not in it, since what it may ask was decided before. null: the answer depends on more.
+ */
+export function packKey(view: View, request: FetchRequest, protocol: 0 | 1 | 2, input: Buffer): string | null {
+  if (!request.fromNothing || request.excluded.length > 0) return null
+  const hash = createHash('sha256').update(`${protocol}\n`)
+  if (request.includeTag) hash.update(tagsOf(view.table))
+  return hash.update(input).digest('hex')
+}
+
+const tagDigests = new WeakMap<readonly RefEntry[], string>()
+
+/** All tags and their values; every reader of a repository sees them. */
+function tagsOf(table: RefTable): string {
+  const { refs } = table
+  const known = tagDigests.get(refs)
+  if (known !== undefined) return known
+  const hash = createHash('sha256')
+  for (let at = lowerBound(table, 'refs/tags/'); refs[at]?.name.startsWith('refs/tags/'); at++)
+    hash.update(`${refs[at]?.oid} ${refs[at]?.name}\n`)
+  const digest = hash.digest('hex')
+  tagDigests.set(refs, digest)
+  return digest
+}
+
 /** Whether git would find the short name first at a ref that the caller sees. Source: gitrevisions, the order of refs. */
 function isSeenRef(view: View, name: string): boolean {
   if (name === 'HEAD') return currentOid({ head: view.table.head, refs: view.refs }, view.table.head) !== null
@@ -55,13 +89,19 @@ const CONFIG = {
   'uploadpackfilter.combine.allow': 'true',
 }
 
-/** Starts git's upload-pack on the request, in a process group of its own. */
-export function startUploadPack(repo: Repository, protocol: 0 | 1 | 2, input: Buffer): ReturnType<typeof spawnGit> {
+/** Starts git's upload-pack on the request, in a process group of its own; with `output`, the descriptor of a file, it answers there. */
+export function startUploadPack(
+  repo: Repository,
+  protocol: 0 | 1 | 2,
+  input: Buffer,
+  output?: number,
+): ReturnType<typeof spawnGit> {
   const child = spawnGit({
     cwd: repo.dir,
     args: ['upload-pack', '--stateless-rpc', '--strict', '.'],
     env: protocol === 0 ? {} : { GIT_PROTOCOL: `version=${protocol}` },
     config: CONFIG,
+    ...(output === undefined ? {} : { output }),
   })
   child.stdin.on('error', () => {})
   child.stdin.end(input)

@@ -1,5 +1,5 @@
 /** Upkeep of a repository's objects, off every request's path: few packs, and nothing kept that no ref has needed for two weeks. */
-import { readdir } from 'node:fs/promises'
+import { readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { errors } from '../../domain/errors.ts'
 import { runGit } from './process.ts'
@@ -11,6 +11,8 @@ const MANY_LOOSE = 2_000
 /** Longer than any hand-over or push takes: what it has brought, and no ref names yet, is younger. */
 const PRUNE_EXPIRY = '2.weeks.ago'
 const TIMEOUT_MS = 60 * 60_000
+/** Below a repository: answers of upload-pack, which any moment may go (`pack-cache.ts`). */
+export const PACK_CACHE_DIR = 'pack-cache'
 
 /** Repacks when there is much to gain. Objects are never removed here, only moved into larger packs. */
 export async function repackWhenMany(repo: Repository): Promise<boolean> {
@@ -25,6 +27,8 @@ export async function pruneOld(repo: Repository): Promise<void> {
   // Unreachable objects leave their packs as loose ones of the packs' age, and go when that is old enough.
   await maintain(repo, ['repack', '-A', '-d', '-q', `--unpack-unreachable=${PRUNE_EXPIRY}`])
   await maintain(repo, ['prune', `--expire=${PRUNE_EXPIRY}`])
+  // Kept answers may hold what has just gone.
+  await rm(join(repo.dir, PACK_CACHE_DIR), { recursive: true, force: true })
 }
 
 async function maintain({ dir }: Repository, args: readonly string[]): Promise<void> {

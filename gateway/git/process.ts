@@ -16,6 +16,8 @@ export interface GitCommand {
   readonly config?: Readonly<Record<string, string>>
   /** What git and its children read from descriptor 3: for a credential, which neither arguments nor environment may hold. */
   readonly secretInput?: Uint8Array
+  /** The descriptor of a file that takes git's output; `stdout` is null then. */
+  readonly output?: number
   /** Address space that git gets, where the system knows such a limit: for reading what outsiders made. */
   readonly maxMemoryBytes?: number
 }
@@ -90,7 +92,12 @@ export function spawnGit(
     cwd: command.cwd ?? command.gitDir ?? '/',
     env: gitEnvironment(command),
     detached: true,
-    stdio: ['pipe', 'pipe', 'pipe', ...(command.secretInput === undefined ? [] : (['pipe'] as const))],
+    stdio: [
+      'pipe',
+      command.output ?? 'pipe',
+      'pipe',
+      ...(command.secretInput === undefined ? [] : (['pipe'] as const)),
+    ],
   }
   const child = start(args, options, command.maxMemoryBytes)
   if (command.secretInput !== undefined) handOver(child, command.secretInput)

@@ -9,6 +9,7 @@ import type { Upstream } from '../../domain/upstream.ts'
 import { createLedger } from '../ledger.ts'
 import type { Signer } from '../state/sign.ts'
 import { type Epoch, raiseEpoch } from './epoch.ts'
+import { PACK_CACHE_DIR } from './maintenance.ts'
 import { syncPath } from './object-writer.ts'
 import { createObjectStore } from './objects.ts'
 import { git } from './process.ts'
@@ -282,13 +283,14 @@ async function sweepUnfinished(reposDir: string): Promise<void> {
     if (/^\.(new|gone)-/.test(name)) await rm(join(reposDir, name), { recursive: true, force: true })
 }
 
-/** Leftovers of a crash in one repository: quarantines, halves of packs, locks. Only one server writes here, and it has just opened it. */
+/** Leftovers of a crash in one repository: quarantines, halves of packs, kept answers, locks. Only one server writes here, and it has just opened it. */
 async function sweepRepository(dir: string): Promise<void> {
   const objects = join(dir, 'objects')
   for (const name of await readdir(objects).catch(() => []))
     if (name.startsWith('incoming-')) await rm(join(objects, name), { recursive: true, force: true })
   for (const name of await readdir(join(objects, 'pack')).catch(() => []))
     if (name.startsWith('tmp_')) await rm(join(objects, 'pack', name), { force: true })
+  await rm(join(dir, PACK_CACHE_DIR), { recursive: true, force: true })
   await sweepStaleLocks(dir)
 }
 

@@ -1,5 +1,4 @@
 /** Smart HTTP: from a request under `/git/` to git's answer. Authenticated, then parsed, then served; one function a step. */
-import type { ChildProcess } from 'node:child_process'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { errors, HangarError, messageOf } from '../../domain/errors.ts'
 import { type Caller, callerAt, type GrantCaller, type TokenCaller } from '../../domain/grant.ts'
@@ -8,9 +7,7 @@ import { type Metrics, NO_METRICS } from '../../domain/metrics.ts'
 import type { RepoSlug } from '../../domain/names.ts'
 import type { Clock, Log } from '../../domain/ports.ts'
 import { createSecretSearch, type SecretSearch } from '../../domain/secret-search.ts'
-import { checkFetch, startUploadPack } from '../fetch.ts'
-import { killGit } from '../git/process.ts'
-import type { Repositories, Repository } from '../git/repositories.ts'
+import type { Repositories } from '../git/repositories.ts'
 import { createGitSlots } from '../git-slots.ts'
 import { createPushes, failAll, type Push, type PushOutcome, type PushSettings, resultsOf } from '../push.ts'
 import { createReachable } from '../reachable.ts'
@@ -18,9 +15,11 @@ import type { EventLog } from '../state/event-log.ts'
 import { createViews } from '../view.ts'
 import { PktReader } from '../wire/pkt-line.ts'
 import { pushReport, readPushHead } from '../wire/receive-pack.ts'
-import { errorLine, type FetchRequest, readUploadRequest, V2_ADVERTISEMENT } from '../wire/upload-pack.ts'
+import { readUploadRequest, V2_ADVERTISEMENT } from '../wire/upload-pack.ts'
 import { drain, sendError, sendGit, startGitAnswer } from './answer.ts'
 import { authenticateRequest } from './authenticate.ts'
+import { createExchanges, type Exchange } from './exchange.ts'
+import { createFetches } from './fetches.ts'
 import { type GitRequest, parseGitRequest, readBody } from './git-request.ts'
 import { HangarGit } from './hangar-git.ts'
 
@@ -57,8 +56,6 @@ export interface SmartHttp {
   close(): Promise<void>
 }
 
-/** A reader that takes nothing for so long is given up. */
-const ANSWER_IDLE_MS = 5 * 60_000
 /** While a push is looked at the client hears from us, as git's own receive-pack does it. */
 const KEEP_ALIVE_MS = 5_000
 /** Of a request that was refused outright this much is still read, so that the answer reaches a client that writes first. */
@@ -66,17 +63,6 @@ const REFUSED_BYTES = 1_048_576
 const REFUSED_MS = 10_000
 /** A push whose refs were refused may send its pack for so long. */
 const DRAINED_MS = 10 * 60_000
-
-/** A request that was found good, with all that serving it needs. */
-interface Exchange {
-  readonly req: IncomingMessage
-  readonly res: ServerResponse
-  readonly request: GitRequest
-  readonly caller: Caller
-  readonly repo: Repository
-  /** Aborted when the client goes, or the server closes. */
-  readonly signal: AbortSignal
-}
 
 export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
   const { limits, log } = deps
@@ -92,6 +78,8 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
   metrics.gauge('hangar_git_slots', () =>
     Object.entries(slots.load()).map(([state, value]) => ({ labels: { state }, value })),
   )
+  const exchanges = createExchanges({ slots, metrics, log, maxMs: limits.maxTransferMs })
+  const fetches = createFetches({ views, reachable, exchanges, limits, log, metrics })
   const pushes = createPushes({
     ...deps,
     reachable,
@@ -150,30 +138,6 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     })
   }
 
-  /** A slot for the caller, and a signal that also aborts when the exchange has had its time. */
-  async function takeSlot({ caller, signal, repo }: Exchange): Promise<{ signal: AbortSignal; release: () => void }> {
-    const release = await slots.take(`${caller.kind}:${caller.id}`, signal).catch((error: unknown) => {
-      if (!signal.aborted) metrics.count('hangar_git_busy_total', {})
-      throw error
-    })
-    const late = new AbortController()
-    const abort = () => late.abort()
-    const timer = setTimeout(() => {
-      log.warn({ repo: repo.slug, by: `${caller.kind}:${caller.id}` }, 'a fetch or push took longer than it may')
-      abort()
-    }, limits.maxTransferMs)
-    signal.addEventListener('abort', abort)
-    if (signal.aborted) abort()
-    return {
-      signal: late.signal,
-      release() {
-        clearTimeout(timer)
-        signal.removeEventListener('abort', abort)
-        release()
-      },
-    }
-  }
-
   async function advertise({ res, request, repo, caller }: Exchange): Promise<void> {
     const { service, protocol } = request
     const body =
@@ -189,7 +153,7 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     )
     drain(exchange.req, { maxBytes: REFUSED_BYTES, maxMs: REFUSED_MS })
     if (upload.kind === 'nothing') return sendGit(res, 'upload-pack', 'result', Buffer.alloc(0))
-    if (upload.kind === 'fetch') return fetch(exchange, upload)
+    if (upload.kind === 'fetch') return fetches.serve(exchange, upload)
     sendGit(res, 'upload-pack', 'result', await (await views.of(repo, caller)).lsRefs(upload.command))
   }
 
@@ -208,49 +172,6 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     }
   }
 
-  async function fetch(exchange: Exchange, wanted: FetchRequest): Promise<void> {
-    const { res, request, repo, caller } = exchange
-    const { signal, release } = await takeSlot(exchange)
-    try {
-      const checked = await checkFetch(reachable, repo, await views.of(repo, caller), wanted, signal)
-      if (!checked.ok) return sendGit(res, 'upload-pack', 'result', errorLine(checked.sentence))
-      if (signal.aborted) return void res.destroy()
-      startGitAnswer(res, 'upload-pack', 'result')
-      await pour(startUploadPack(repo, request.protocol, checked.input), res, signal)
-    } finally {
-      release()
-    }
-  }
-
-  /** Sends git's output on as the client takes it; whatever way it ends, no process is left. */
-  async function pour(child: ChildProcess, res: ServerResponse, signal: AbortSignal): Promise<void> {
-    let stderr = ''
-    const end = () => {
-      // Whatever git still says is not the answer: the client must see that it was cut.
-      res.destroy()
-      killGit(child)
-    }
-    const idle = setTimeout(end, ANSWER_IDLE_MS)
-    signal.addEventListener('abort', end)
-    child.stdout?.on('data', () => idle.refresh())
-    child.stderr?.on('data', (chunk: Buffer) => {
-      if (stderr.length < 2_000) stderr += chunk.toString('latin1')
-    })
-    child.stdout?.pipe(res)
-    const status = await new Promise<number | null>((resolve) => {
-      child.once('error', (error) => {
-        log.error({ error: messageOf(error) }, 'git could not be started')
-        res.destroy()
-        resolve(null)
-      })
-      child.once('close', resolve)
-      if (signal.aborted) end()
-    })
-    clearTimeout(idle)
-    signal.removeEventListener('abort', end)
-    if (status !== 0 && !signal.aborted) log.warn({ status, stderr: stderr.slice(0, 2_000) }, 'upload-pack failed')
-  }
-
   async function receivePack(exchange: Exchange): Promise<void> {
     const maxBytes = limits.maxCommandBytes + limits.maxPushBytes
     await withBody(exchange, maxBytes, (body) => takePush(exchange, new PktReader(body, limits.maxCommandBytes)))
@@ -266,10 +187,12 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     const verdicts = pushes.decide(push)
     // Nothing to take: the answer goes out before the pack has come in.
     if (verdicts.every((verdict) => !verdict.allowed)) return report(res, push, { unpack: 'ok', verdicts })
-    const { signal, release } = await takeSlot(exchange)
+    const release = await exchanges.takeSlot(exchange)
     const stop = keepAlive(res, push)
     try {
-      report(res, push, await pushes.receive(push, verdicts, reader.rest(), signal))
+      await exchanges.inTime(exchange, async (signal) =>
+        report(res, push, await pushes.receive(push, verdicts, reader.rest(), signal)),
+      )
     } catch (error) {
       if (!res.headersSent || exchange.signal.aborted) throw error
       log.error({ repo: push.slug, error: messageOf(error) }, 'a push failed')
@@ -329,6 +252,7 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     async close() {
       closing.abort()
       await Promise.all(running)
+      await fetches.close()
     },
   }
 }

@@ -77,8 +77,14 @@ export interface FetchRequest {
   readonly shallows: readonly Oid[]
   /** Values of `deepen-not`. */
   readonly excluded: readonly string[]
-  /** Whether the client says that it has an object other than these. */
-  hasOthers(known: ReadonlySet<Oid>): boolean
+  /**
+   * It names nothing that the client has, and wants the pack at once: the answer depends on the request, on objects that never change, and where
+   * `includeTag` says so on the tags that there are; on other refs only where `excluded` names some.
+   */
+  readonly fromNothing: boolean
+  readonly includeTag: boolean
+  /** The objects that the client says it has. */
+  haves(): ReadonlySet<Oid>
   /** The request for git without the `shallow` lines that are to be left out; `selfContained`: also without `thin-pack`. */
   write(leaveOut: ReadonlySet<Oid>, options?: { readonly selfContained: boolean }): Buffer
 }
@@ -113,14 +119,34 @@ class FetchLines {
   readonly wants: Oid[] = []
   readonly shallows: Oid[] = []
   readonly excluded: string[] = []
+  #haves = false
+  #done = false
+  #includeTag = false
   readonly #parts: Part[] = []
   #open: string[] = []
 
   add(line: string): void {
     const [word, value] = splitOnce(line)
-    if (word === 'want') this.wants.push(oidOf(value))
-    else if (word === 'have') oidOf(value)
-    else if (word === 'deepen-not') this.excluded.push(value)
+    switch (word) {
+      case 'want':
+        this.wants.push(oidOf(value))
+        // Capabilities of v0 follow the first.
+        this.#includeTag ||= value.slice(40).split(' ').includes('include-tag')
+        break
+      case 'have':
+        oidOf(value)
+        this.#haves = true
+        break
+      case 'done':
+        this.#done = true
+        break
+      case 'include-tag':
+        this.#includeTag = true
+        break
+      case 'deepen-not':
+        this.excluded.push(value)
+        break
+    }
     const thick = word === 'want' || word === 'thin-pack' ? line.replace(/(^| )thin-pack(?= |$)/, '') : line
     if (word === 'shallow') this.#addShallow(oidOf(value))
     else if (thick !== line) this.#addThin(line, thick)
@@ -139,9 +165,13 @@ class FetchLines {
       wants: this.wants,
       shallows: this.shallows,
       excluded: this.excluded,
-      hasOthers: (known) =>
-        this.#parts.some(({ raw }) =>
-          [...raw.toString('latin1').matchAll(/have ([0-9a-f]{40})/g)].some(([, oid]) => !known.has(oid as Oid)),
+      fromNothing: this.#done && !this.#haves,
+      includeTag: this.#includeTag,
+      haves: () =>
+        new Set(
+          this.#parts.flatMap(({ raw }) =>
+            [...raw.toString('latin1').matchAll(/have ([0-9a-f]{40})/g)].map(([, oid]) => oid as Oid),
+          ),
         ),
       write: (leaveOut, { selfContained } = { selfContained: false }) => {
         const kept = this.#parts.filter(({ shallow }) => shallow === null || !leaveOut.has(shallow))
@@ -188,12 +218,18 @@ async function readV2(reader: PktReader): Promise<UploadRequest> {
   const lines = new FetchLines()
   lines.mark(pktLines(['command=fetch', 'object-format=sha1']))
   lines.mark(DELIM_PKT)
-  for (const line of args) {
+  // Wants in one order and once each, as their order says nothing: sandboxes of one base then ask the same.
+  const wants = [...new Set(args.filter(isWant))].sort()
+  for (const line of [...wants, ...args.filter((arg) => !isWant(arg))]) {
     if (!V2_FETCH_LINE.test(line)) throw errors.protocolMalformed('fetch: an argument is not taken here')
     lines.add(line)
   }
   lines.mark(FLUSH_PKT)
   return lines.request()
+}
+
+function isWant(line: string): boolean {
+  return line.startsWith('want ')
 }
 
 /** The arguments of a v2 command; its capabilities (agent, server options) are read and dropped. */
