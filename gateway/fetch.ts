@@ -38,7 +38,8 @@ export async function checkFetch(
 
 /** The same at a glance: what can be told without git, and without waiting. null: it takes a longer look. */
 export function checkAtOnce(view: View, request: FetchRequest): CheckedFetch | null {
-  const seen = view.seesAll || (request.shallows.length === 0 && request.wants.every((oid) => view.tips.has(oid)))
+  const wants = new Set(request.wants)
+  const seen = view.seesAll || (request.shallows.length === 0 && view.tipsAmong(wants).size === wants.size)
   return seen && request.excluded.length === 0 ? { ok: true, input: request.write(NONE) } : null
 }
 const NONE: ReadonlySet<Oid> = new Set()

@@ -3,7 +3,7 @@ import type { Caller } from '../domain/grant.ts'
 import type { Oid } from '../domain/names.ts'
 import { placeOf } from '../refs-policy/ref-names.ts'
 import { currentOid, type RefEntry } from '../refs-policy/ref-update.ts'
-import { listedRefs, seesAll, visibility, visibleRefs } from '../refs-policy/visible.ts'
+import { listedRefs, pushListedRefs, seesAll, visibility, visibleRefs } from '../refs-policy/visible.ts'
 import type { RefSnapshot, Repository } from './git/repository.ts'
 import { receivePackAdvertisement } from './wire/receive-pack.ts'
 import { type Head, type LsRefs, lsRefsAnswer, type PeeledRef, uploadPackAdvertisement } from './wire/upload-pack.ts'
@@ -12,8 +12,14 @@ export interface View {
   readonly table: RefSnapshot
   readonly seesAll: boolean
   readonly refs: readonly RefEntry[]
-  /** The values of all refs that are seen. */
+  /** The values of all refs that are seen: of a person, as many as there are sessions. */
   readonly tips: ReadonlySet<Oid>
+  /** The values of those that a push is told of. */
+  readonly pushTips: ReadonlySet<Oid>
+  /** `tips` may hold more than these. */
+  readonly seesMore: boolean
+  /** Those of the objects that a ref that is seen has as its value; no set of all is made for it. */
+  tipsAmong(oids: ReadonlySet<Oid>): ReadonlySet<Oid>
   advertisement(service: 'upload-pack' | 'receive-pack', protocol: 0 | 1): Promise<Buffer>
   lsRefs(command: LsRefs): Promise<Buffer>
 }
@@ -83,13 +89,16 @@ function createView(input: {
     made.catch(() => answers.delete(key))
     return made
   }
-  const headOid = visibility(caller)(table.head) ? currentOid(table, table.head) : null
+  const sees = visibility(caller)
+  const headOid = sees(table.head) ? currentOid(table, table.head) : null
   const head: Head = { target: table.head, oid: headOid }
   let refs: readonly RefEntry[] | undefined
   let tips: ReadonlySet<Oid> | undefined
+  let pushTips: ReadonlySet<Oid> | undefined
   const view: View = {
     table,
     seesAll: seesAll(caller),
+    seesMore: caller.kind !== 'grant',
     get refs() {
       refs ??= visibleRefs(caller, table)
       return refs
@@ -98,10 +107,23 @@ function createView(input: {
       tips ??= new Set(view.refs.map(({ oid }) => oid))
       return tips
     },
+    get pushTips() {
+      if (caller.kind === 'grant') return view.tips
+      pushTips ??= new Set(pushListedRefs(caller, table).map(({ oid }) => oid))
+      return pushTips
+    },
+    tipsAmong(oids) {
+      const found = new Set<Oid>()
+      for (const { name, oid } of caller.kind === 'grant' ? view.refs : table.refs) {
+        if (found.size === oids.size) break
+        if (oids.has(oid) && sees(name)) found.add(oid)
+      }
+      return found
+    },
     advertisement: (service, protocol) =>
       answer(`${service} ${protocol}`, async () =>
         service === 'receive-pack'
-          ? receivePackAdvertisement(view.refs)
+          ? receivePackAdvertisement(pushListedRefs(caller, table))
           : uploadPackAdvertisement(protocol, head, await peelAll(view.refs, peel)),
       ),
     lsRefs: (command) =>

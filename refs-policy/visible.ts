@@ -1,8 +1,8 @@
 /** Which refs a caller sees, and which of them an advertisement lists. */
-import { type Caller, hasScope } from '../domain/grant.ts'
+import { type Caller, type GrantCaller, hasScope } from '../domain/grant.ts'
 import { type RefName, workBranch } from '../domain/names.ts'
 import { placeOf, sessionRef } from './ref-names.ts'
-import { lowerBound, type RefEntry, type RefTable } from './ref-update.ts'
+import { currentOid, lowerBound, type RefEntry, type RefTable } from './ref-update.ts'
 
 /** What the client asked to have listed. */
 export interface Listing {
@@ -19,6 +19,8 @@ export function seesAll(caller: Caller): boolean {
 /** All refs that the caller may fetch, sorted. Source: MODEL, "Who sees what". */
 export function visibleRefs(caller: Caller, table: RefTable): readonly RefEntry[] {
   if (seesAll(caller)) return table.refs
+  // What a sandbox sees stays small, however many sessions there are: the others are not looked at.
+  if (caller.kind === 'grant') return merge(ownEntries(caller, table), [...ownHeads(table), ...tags(table)])
   const sees = visibility(caller)
   return table.refs.filter((entry) => sees(entry.name))
 }
@@ -34,13 +36,43 @@ export function listedRefs(caller: Caller, table: RefTable, listing: Listing): r
   const precise = prefixes.filter((prefix) => prefix !== HEADS)
   const listed = candidates(table, precise).filter(({ name }) => sees(name))
   if (precise.length === prefixes.length) return listed
-  const heads = candidates(table, [HEADS]).filter(
-    ({ name }) => sees(name) && (caller.kind === 'grant' || placeOf(name) !== 'session_branch'),
+  const branch = caller.kind === 'grant' ? ownEntries(caller, table).filter(({ name }) => name.startsWith(HEADS)) : []
+  return merge(
+    listed,
+    merge(branch, ownHeads(table)).filter(({ name }) => sees(name)),
   )
-  return merge(listed, heads)
+}
+
+/**
+ * The refs to advertise for a push. To a person: the project's own, which are all that it may move; the refs of sessions, be there a hundred thousand,
+ * would say nothing but what it may not.
+ */
+export function pushListedRefs(caller: Caller, table: RefTable): readonly RefEntry[] {
+  if (caller.kind === 'grant') return visibleRefs(caller, table)
+  const notes = between(table, 'refs/notes/', 'refs/notes0').filter(({ name }) => placeOf(name) === 'note')
+  const sees = visibility(caller)
+  return [...ownHeads(table), ...notes, ...tags(table)].filter(({ name }) => sees(name))
 }
 
 const HEADS = 'refs/heads/'
+
+/** The project's own branches: those before and those after the folder of session branches, which is one run of the sorted table. */
+function ownHeads(table: RefTable): readonly RefEntry[] {
+  const around = [
+    ...between(table, HEADS, 'refs/heads/hangar/'),
+    ...between(table, 'refs/heads/hangar0', 'refs/heads0'),
+  ]
+  return around.filter(({ name }) => placeOf(name) === 'branch')
+}
+
+function tags(table: RefTable): readonly RefEntry[] {
+  return between(table, 'refs/tags/', 'refs/tags0')
+}
+
+/** The refs from one text to another, not included; `0` is the character after `/`. */
+function between(table: RefTable, from: string, to: string): readonly RefEntry[] {
+  return table.refs.slice(lowerBound(table, from), lowerBound(table, to))
+}
 
 /** Both lists as one, sorted, without doubles. */
 function merge(a: readonly RefEntry[], b: readonly RefEntry[]): RefEntry[] {
@@ -67,16 +99,26 @@ export function visibility(caller: Caller): (ref: RefName) => boolean {
     }
   }
   if (caller.kind === 'guest') return (ref) => ['branch', 'tag'].includes(placeOf(ref))
-  const own = new Set<string>([
-    workBranch(caller.session),
-    sessionRef(caller.session, 'checkpoint'),
-    sessionRef(caller.session, 'context'),
-    ...(caller.parent === null ? [] : [sessionRef(caller.parent, 'checkpoint')]),
-  ])
+  const own = new Set<string>(ownNames(caller))
   return (ref) => {
     const place = placeOf(ref)
     return place === 'branch' || place === 'tag' || own.has(ref)
   }
+}
+
+/** The refs of sessions that a sandbox sees. */
+function ownNames(grant: GrantCaller): readonly RefName[] {
+  return [
+    workBranch(grant.session),
+    sessionRef(grant.session, 'checkpoint'),
+    sessionRef(grant.session, 'context'),
+    ...(grant.parent === null ? [] : [sessionRef(grant.parent, 'checkpoint')]),
+  ]
+}
+
+function ownEntries(grant: GrantCaller, table: RefTable): readonly RefEntry[] {
+  const entries = ownNames(grant).map((name) => ({ name, oid: currentOid(table, name) }))
+  return entries.filter((entry): entry is RefEntry => entry.oid !== null).sort((a, b) => (a.name < b.name ? -1 : 1))
 }
 
 /** The refs under any of the prefixes, in order and once each, without looking at the others. */

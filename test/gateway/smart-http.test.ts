@@ -1,4 +1,4 @@
-import { chmodSync, readdirSync, writeFileSync } from 'node:fs'
+import { chmodSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import type { Oid } from '../../domain/names.ts'
@@ -145,6 +145,41 @@ t.test('a default clone stays clean of session branches, and asking for one gets
   t.equal(forked.code, 0, 'a fork sees the checkpoint of its parent')
   t.not((await s.git(clone, 'fetch', s.as('hgs_two'), 'refs/hangar/sessions/csv-fix/checkpoint')).code, 0)
 })
+
+t.test(
+  "a person's push is told of the project's refs alone, and may build on a session's branch all the same",
+  async (t) => {
+    const s = await startGitServer(t.testdir())
+    t.teardown(() => s.close())
+    const work = await s.work('work')
+    await s.git(work, 'push', '-q', 'origin', 'main')
+    await s.git(work, 'commit', '-q', '--allow-empty', '-m', 'of a session')
+    await s.git(work, 'commit', '-q', '--allow-empty', '-m', 'and its second')
+    const own = await s.git(work, 'push', '-q', s.as('hgs_fix'), 'HEAD:refs/heads/hangar/csv-fix')
+    t.equal(own.code, 0, own.err)
+    const auth = { authorization: `Basic ${Buffer.from('x:hgt_write').toString('base64')}` }
+    const told = await (await fetch(`${s.url}/info/refs?service=git-receive-pack`, { headers: auth })).text()
+    t.match(told, /refs\/heads\/main/)
+    t.notMatch(told, /csv-fix/)
+    await s.git(work, 'commit', '-q', '--allow-empty', '-m', 'on top')
+    const tip = (await s.git(work, 'rev-parse', 'HEAD')).out.trim()
+    const body = [
+      `${'0'.repeat(40)} ${tip} refs/heads/on-top\0report-status`,
+      `${'0'.repeat(40)} ${tip} refs/heads/again`,
+    ].map((line) => (line.length + 4).toString(16).padStart(4, '0') + line)
+    // The pack holds the last commit alone: what is below it only the session's branch reaches.
+    await s.git(work, '-c', `alias.pack=!printf '%s\n' ${tip} ^${tip}^ | git pack-objects --revs -q one`, 'pack')
+    const [name = ''] = readdirSync(work).filter((file) => file.endsWith('.pack'))
+    const push = Buffer.concat([Buffer.from(`${body.join('')}0000`), readFileSync(join(work, name))])
+    const answer = await fetch(`${s.url}/git-receive-pack`, {
+      method: 'POST',
+      body: push,
+      headers: { ...auth, 'content-type': 'application/x-git-receive-pack-request' },
+    })
+    t.match(await answer.text(), /unpack ok.*ok refs\/heads\/on-top.*ok refs\/heads\/again/s)
+    t.equal(await s.ref('refs/heads/on-top'), tip)
+  },
+)
 
 t.test('partial clones, and their lazy fetches, by a grant', async (t) => {
   const s = await startGitServer(t.testdir())

@@ -2,7 +2,7 @@ import t from 'tap'
 import type { Caller, GrantCaller, TokenCaller } from '../../domain/grant.ts'
 import type { Oid, RefName, RepoSlug, SessionName } from '../../domain/names.ts'
 import type { RefTable } from '../../refs-policy/ref-update.ts'
-import { listedRefs, visibleRefs } from '../../refs-policy/visible.ts'
+import { listedRefs, pushListedRefs, visibleRefs } from '../../refs-policy/visible.ts'
 
 const NAMES = [
   'refs/hangar/incoming/x',
@@ -89,4 +89,52 @@ t.test('under v2 session branches are listed when asked for by more than refs/he
 t.test('v0 and v1 list all that is seen', async (t) => {
   const listed = names(listedRefs(token('read'), table, { protocol: 0, prefixes: [] }))
   t.ok(listed.includes('refs/heads/hangar/s1'))
+})
+
+t.test('a push is told of what its caller may move and build on, not of all sessions', async (t) => {
+  t.strictSame(names(pushListedRefs(token('admin'), table)), ['refs/heads/main', 'refs/tags/v1'])
+  t.strictSame(names(pushListedRefs(token(), table)), [])
+  t.strictSame(names(pushListedRefs(grant('s1', null), table)), names(visibleRefs(grant('s1', null), table)))
+})
+
+t.test('names that sort around the folder of session branches are branches', async (t) => {
+  const around = [
+    'refs/hangar/sessions/s1/context',
+    'refs/heads/a',
+    'refs/heads/hangar',
+    'refs/heads/hangar-x',
+    'refs/heads/hangar.x',
+    'refs/heads/hangar/s1',
+    'refs/heads/hangar/s1-x',
+    'refs/heads/hangar/s2',
+    'refs/heads/hangar0',
+    'refs/heads/hangarx/y',
+    'refs/heads/z',
+    'refs/heads0',
+    'refs/notes/hangar',
+    'refs/notes/review',
+    'refs/tags/v1',
+    'refs/tags0',
+  ]
+  const wide: RefTable = {
+    head: table.head,
+    refs: around.map((name) => ({ name: name as RefName, oid: 'a'.repeat(40) as Oid })),
+  }
+  const own = [
+    'refs/heads/a',
+    'refs/heads/hangar-x',
+    'refs/heads/hangar.x',
+    'refs/heads/hangar0',
+    'refs/heads/hangarx/y',
+    'refs/heads/z',
+  ]
+  const prefixes = ['refs/heads/']
+  t.strictSame(names(listedRefs(token('read'), wide, { protocol: 2, prefixes })), own)
+  t.strictSame(names(pushListedRefs(token('read'), wide)), [...own, 'refs/notes/review', 'refs/tags/v1'])
+  const seen = ['refs/hangar/sessions/s1/context', ...own, 'refs/heads/hangar/s1', 'refs/tags/v1'].sort()
+  t.strictSame(names(visibleRefs(grant('s1', null), wide)), seen)
+  t.strictSame(
+    names(listedRefs(grant('s1', null), wide, { protocol: 2, prefixes })),
+    seen.filter((name) => name.startsWith('refs/heads/')),
+  )
 })
