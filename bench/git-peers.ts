@@ -9,6 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { GrantCaller, TokenCaller } from '../domain/grant.ts'
 import { DEFAULT_LIMITS } from '../domain/limits.ts'
 import type { RepoSlug, SessionName } from '../domain/names.ts'
+import { startGitFromSmallProcess } from '../gateway/git/process.ts'
 import { createRepositories } from '../gateway/git/repositories.ts'
 import { createSmartHttp } from '../gateway/http/smart-http.ts'
 import { createEventLog } from '../gateway/state/event-log.ts'
@@ -66,6 +67,7 @@ export async function serveGateway(dataDir: string): Promise<void> {
   const log = { info: () => {}, warn: console.error, error: console.error }
   const clock = { now: () => Date.now() }
   const signer = { publicKeyArmored: '', sign: async () => 'unsigned' }
+  await startGitFromSmallProcess()
   const repositories = await createRepositories({ dataDir, signer, log })
   for (const name of REPOS) await repositories.create(`bench/${name}` as RepoSlug)
   const index = await openIndex({ dir: join(dataDir, 'events'), log })

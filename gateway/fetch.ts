@@ -90,12 +90,12 @@ const CONFIG = {
   'uploadpackfilter.combine.allow': 'true',
 }
 
-/** Starts git's upload-pack on the request, in a process group of its own; with `output`, the descriptor of a file, it answers there. */
+/** Starts git's upload-pack on the request, in a process group of its own; with `output`, a file, it answers there. */
 export function startUploadPack(
   repo: Repository,
   protocol: 0 | 1 | 2,
   input: Buffer,
-  output?: number,
+  output?: string,
 ): ReturnType<typeof spawnGit> {
   const child = spawnGit({
     cwd: repo.dir,

@@ -27,7 +27,7 @@ export interface PackCache {
 }
 
 /** Starts a git that writes its standard output into the file. */
-export type StartGit = (output: number) => ReturnType<typeof spawnGit>
+export type StartGit = (output: string) => ReturnType<typeof spawnGit>
 
 /** One reader's way through an answer, at its own pace. */
 export interface KeptAnswer {
@@ -49,7 +49,7 @@ export interface PackCacheDeps {
   readonly onLookup?: (result: 'hit' | 'miss') => void
 }
 
-const CHUNK_BYTES = 256 * 1024
+const CHUNK_BYTES = 512 * 1024
 /** How long a reader that is as far as git waits before it looks again. */
 const LOOK_MS = 3
 const GUARD_MS = 250
@@ -126,7 +126,7 @@ export function createPackCache({ maxBytes, maxMs, log, onLookup = () => {} }: P
   }
 
   async function write(entry: Entry, output: FileHandle, start: StartGit, release: () => void): Promise<void> {
-    const child = start(output.fd)
+    const child = start(entry.file)
     let stderr = ''
     entry.stop = () => {
       if (entry.state !== 'growing') return
@@ -236,15 +236,19 @@ export function createPackCache({ maxBytes, maxMs, log, onLookup = () => {} }: P
 }
 
 async function* chunksOf(entry: Entry, file: FileHandle): AsyncGenerator<Buffer> {
+  let chunk = Buffer.allocUnsafe(CHUNK_BYTES)
   for (let at = 0; ; ) {
     // Asked before the look: what was written before the end is seen after it.
     const { state } = entry
     if (state === 'cut') throw errors.gitFailed('git was ended before its answer was whole')
-    const { bytesRead, buffer } = await file.read(Buffer.allocUnsafe(CHUNK_BYTES), 0, CHUNK_BYTES, at)
+    const { bytesRead } = await file.read(chunk, 0, CHUNK_BYTES, at)
     at += bytesRead
-    if (bytesRead > 0) yield buffer.subarray(0, bytesRead)
-    else if (state === 'growing') await Promise.race([entry.ended, sleep(LOOK_MS)])
-    else return
+    if (bytesRead > 0) {
+      yield chunk.subarray(0, bytesRead)
+      chunk = Buffer.allocUnsafe(CHUNK_BYTES)
+    } else if (state !== 'growing') return
+    // A reader that is as far as git lets it get ahead: fewer and larger pieces cost less.
+    if (state === 'growing' && bytesRead < CHUNK_BYTES) await Promise.race([entry.ended, sleep(LOOK_MS)])
   }
 }
 

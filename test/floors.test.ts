@@ -93,8 +93,16 @@ t.test('git is started in one place, and the environment is read in few', async 
     'cli/checkout.ts',
     'cli/commands/doctor.ts',
     'cli/demo.ts',
-    'gateway/git/process.ts',
   ])
+  // There its name stands apart: a small process may start it, on that file's orders alone.
+  t.match(text('gateway/git/process.ts'), /\['git', args\]/)
+  t.strictSame(
+    imports
+      .filter(({ from, to }) => to === 'gateway/git/starter.ts' && !from.startsWith('test/'))
+      .map(({ from }) => from)
+      .sort(),
+    ['gateway/git/process.ts', 'gateway/git/process.ts', 'gateway/git/starter-process.ts'],
+  )
   t.strictSame(production.filter((file) => /process\.env/.test(text(file)) && !file.startsWith('cli/')).sort(), [
     'gateway/git/process.ts',
     'orchestrator/providers/local-isolation.ts',

@@ -17,10 +17,11 @@ export function addServeCommand(program: Command): void {
 }
 
 async function serve(options: ServeOptions): Promise<void> {
-  const [{ startServer }, { cliFile }, { readConfig }, { pino }] = await Promise.all([
+  const [{ startServer }, { cliFile }, { readConfig }, { startGitFromSmallProcess }, { pino }] = await Promise.all([
     import('../../surfaces/server.ts'),
     import('../../surfaces/first-start.ts'),
     import('../../domain/config.ts'),
+    import('../../gateway/git/process.ts'),
     import('pino'),
   ])
   const log = pino(
@@ -34,6 +35,7 @@ async function serve(options: ServeOptions): Promise<void> {
       ...(options.config === undefined ? {} : { configFile: options.config }),
     })
     const file = cliFile(process.env)
+    const stopStarter = await startGitFromSmallProcess()
     const server = await startServer({ config, log, cliFile: file, reindex: options.reindex === true })
     if (server.firstStart)
       say(`first start: keys and an admin token were made; the CLI of this user finds it in ${file}`)
@@ -43,6 +45,7 @@ async function serve(options: ServeOptions): Promise<void> {
     if (taken === true) say('another server has taken this store over; this one writes no more')
     say('stopping; agents that run go on and are found again at the next start')
     await server.close()
+    await stopStarter()
     process.exit(taken === true ? EXIT.unavailable : EXIT.done)
   } catch (error) {
     throw error instanceof Failure

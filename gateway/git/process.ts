@@ -1,10 +1,12 @@
 /** The only place that starts git: a fixed, neutral configuration, argument arrays, a time limit and a cap on output. */
-import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process'
+import { type ChildProcess, type StdioOptions, spawn } from 'node:child_process'
 import { channel } from 'node:diagnostics_channel'
+import { closeSync, openSync } from 'node:fs'
 import type { Readable, Writable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { errors } from '../../domain/errors.ts'
 import { DEFAULT_LIMITS } from '../../domain/limits.ts'
+import type { Starter, StartOrder } from './starter.ts'
 
 export interface GitCommand {
   /** The git directory; absent for commands that need none, or that find it from `cwd`. */
@@ -16,8 +18,8 @@ export interface GitCommand {
   readonly config?: Readonly<Record<string, string>>
   /** What git and its children read from descriptor 3: for a credential, which neither arguments nor environment may hold. */
   readonly secretInput?: Uint8Array
-  /** The descriptor of a file that takes git's output; `stdout` is null then. */
-  readonly output?: number
+  /** A file to whose end git's output goes; `stdout` is null then. */
+  readonly output?: string
   /** Address space that git gets, where the system knows such a limit: for reading what outsiders made. */
   readonly maxMemoryBytes?: number
 }
@@ -83,35 +85,63 @@ export function gitEnvironment(
 export const GIT_STARTED = 'hangar:git:started'
 export const GIT_ENDED = 'hangar:git:ended'
 
-/** Starts git in its own process group, for callers that stream; they must read stderr and end it with `killGit`. */
+/**
+ * Has git started by a small process from now on, since this one is large; undone by what is given back. It holds for the whole process, as memory
+ * does, and so it is the one thing that this module remembers.
+ */
+export async function startGitFromSmallProcess(): Promise<() => Promise<void>> {
+  // Loaded here alone: clients of the server have no use for it.
+  const { openStarter } = await import('./starter.ts')
+  const opened = await openStarter(() => {
+    starter = null
+  })
+  starter = opened
+  return async () => {
+    if (starter === opened) starter = null
+    await opened.close()
+  }
+}
+let starter: Starter | null = null
+
+/** Starts git in its own process group, for callers that stream; they must read stderr and end it with `killGit`. `pid` may come with `spawn` only. */
 export function spawnGit(
   command: GitCommand,
 ): ChildProcess & { stdin: NodeJS.WritableStream; stdout: Readable; stderr: Readable } {
   const args = command.gitDir === undefined ? command.args : [`--git-dir=${command.gitDir}`, ...command.args]
-  const options: SpawnOptions = {
+  const [file, argv] = command.maxMemoryBytes === undefined ? ['git', args] : capped(args, command.maxMemoryBytes)
+  const order = {
+    file,
+    args: argv,
     cwd: command.cwd ?? command.gitDir ?? '/',
     env: gitEnvironment(command),
-    detached: true,
-    stdio: [
-      'pipe',
-      command.output ?? 'pipe',
-      'pipe',
-      ...(command.secretInput === undefined ? [] : (['pipe'] as const)),
-    ],
+    output: command.output ?? null,
+    secret: command.secretInput !== undefined,
   }
-  const child = start(args, options, command.maxMemoryBytes)
+  const child = starter?.start(order) ?? startHere(order)
   if (command.secretInput !== undefined) handOver(child, command.secretInput)
-  if (child.pid !== undefined) {
-    channel(GIT_STARTED).publish({ command: command.args[0] ?? '' })
-    child.once('exit', () => channel(GIT_ENDED).publish({}))
+  channel(GIT_STARTED).publish({ command: command.args[0] ?? '' })
+  let told = false
+  const ended = () => {
+    if (!told) channel(GIT_ENDED).publish({})
+    told = true
   }
-  return child
+  child.once('exit', ended)
+  child.once('error', ended)
+  return child as ReturnType<typeof spawnGit>
 }
 
-function start(args: readonly string[], options: SpawnOptions, maxMemoryBytes: number | undefined) {
-  if (maxMemoryBytes === undefined) return spawn('git', args, options) as ReturnType<typeof spawnGit>
-  const kilobytes = String(Math.floor(maxMemoryBytes / 1024))
-  return spawn('sh', ['-c', CAPPED, 'git', kilobytes, ...args], options) as ReturnType<typeof spawnGit>
+function startHere({ file, args, cwd, env, output, secret }: Omit<StartOrder, 'id'>): ChildProcess {
+  const descriptor = output === null ? null : openSync(output, 'a')
+  try {
+    const stdio = ['pipe', descriptor ?? 'pipe', 'pipe', ...(secret ? (['pipe'] as const) : [])] as StdioOptions
+    return spawn(file, [...args], { cwd, env, detached: true, stdio })
+  } finally {
+    if (descriptor !== null) closeSync(descriptor)
+  }
+}
+
+function capped(args: readonly string[], maxMemoryBytes: number): [string, readonly string[]] {
+  return ['sh', ['-c', CAPPED, 'git', String(Math.floor(maxMemoryBytes / 1024)), ...args]]
 }
 
 /** A pipe holds a credential whole, so it is gone from here before anybody asks for it. */
@@ -127,7 +157,9 @@ const CAPPED = 'ulimit -v "$1" 2>/dev/null; shift; exec git "$@"'
 /** Ends git and all that it started: TERM to its group, KILL two seconds later. Safe to call when it has ended. */
 export function killGit(child: ChildProcess): void {
   const { pid } = child
-  if (pid === undefined || child.exitCode !== null || child.signalCode !== null) return
+  if (child.exitCode !== null || child.signalCode !== null) return
+  // Not started yet, by the small process; or never, and then this is never heard.
+  if (pid === undefined) return void child.once('spawn', () => killGit(child))
   signalGroup(pid, 'SIGTERM')
   const timer = setTimeout(() => {
     if (child.exitCode === null && child.signalCode === null) signalGroup(pid, 'SIGKILL')

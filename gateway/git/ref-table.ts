@@ -2,6 +2,7 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { isOid, type Oid, type RefName, ZERO_OID } from '../../domain/names.ts'
+import { packedChanges, packedRefs } from './packed-refs.ts'
 import type { RefSnapshot, RefUpdate } from './repository.ts'
 
 /**
@@ -37,6 +38,8 @@ export class RefTable {
   #directories = new Map<string, LooseDirectory>()
   #packed = new Map<string, Oid>()
   #packedMark = ''
+  /** As it was read last; our own transactions change it through git alone. */
+  #packedFile: Buffer | null = null
   #head = 'refs/heads/main' as RefName
   #headMark = ''
   #version = 0
@@ -55,6 +58,7 @@ export class RefTable {
     this.#directories = new Map()
     this.#packed = new Map()
     this.#packedMark = ''
+    this.#packedFile = null
     this.#sorted = null
     this.#symrefs = 0
     this.#changed.clear()
@@ -160,13 +164,24 @@ export class RefTable {
     return true
   }
 
+  /** Of a file that is known in an older state only what changed is taken in. */
   #loadPacked(mark: string): void {
     this.#packedMark = mark
-    this.#packed = new Map()
-    for (const line of readOrEmpty(this.#path('packed-refs')).split('\n'))
-      if (isOid(line.slice(0, 40)) && line[40] === ' ') this.#packed.set(line.slice(41), line.slice(0, 40) as Oid)
-    this.#version += 1
-    this.#sorted = null
+    const before = this.#packedFile
+    this.#packedFile = readOrNothing(this.#path('packed-refs'))
+    const changes = before === null ? null : packedChanges(before, this.#packedFile)
+    if (changes === null) {
+      this.#packed = new Map()
+      for (const { name, oid } of packedRefs(this.#packedFile)) this.#packed.set(name, oid)
+      this.#version += 1
+      this.#sorted = null
+      return
+    }
+    for (const { name, oid } of changes) {
+      if (oid === null) this.#packed.delete(name)
+      else this.#packed.set(name, oid)
+      this.#touch(name)
+    }
   }
 
   #loadHead(mark: string): void {
@@ -187,11 +202,15 @@ export class RefTable {
   /** A snapshot that was given out is never changed: the next one is a copy. */
   #sortChanged(before: RefSnapshot['refs']): RefSnapshot['refs'] {
     if (this.#changed.size === 0) return before
-    if (this.#changed.size > 100) return this.#sortAll()
+    // Each that comes or goes moves what is behind it.
+    if (this.#changed.size > 100 + before.length / 200) return this.#sortAll()
     const refs = [...before]
     for (const name of this.#changed) {
       const at = placeOf(refs, name)
-      refs.splice(at, refs[at]?.name === name ? 1 : 0, ...this.#entry(name))
+      const [entry] = this.#entry(name)
+      const isThere = refs[at]?.name === name
+      if (isThere && entry !== undefined) refs[at] = entry
+      else refs.splice(at, isThere ? 1 : 0, ...(entry === undefined ? [] : [entry]))
     }
     return refs
   }
@@ -235,6 +254,15 @@ function readOrEmpty(path: Buffer): string {
   } catch {
     // Removed since it was seen; the next refresh finds its directory changed.
     return ''
+  }
+}
+
+function readOrNothing(path: Buffer): Buffer {
+  try {
+    return readFileSync(path)
+  } catch {
+    // There is none, or it is being replaced: the next refresh finds another mark.
+    return Buffer.alloc(0)
   }
 }
 

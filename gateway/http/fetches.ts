@@ -61,7 +61,7 @@ export function createFetches(deps: {
       const checked = await checkFetch(reachable, repo, view, wanted, signal)
       if (!checked.ok) return sendGit(res, 'upload-pack', 'result', errorLine(checked.sentence))
       if (signal.aborted) return void res.destroy()
-      const start = (output?: number) => startUploadPack(repo, request.protocol, checked.input, output)
+      const start = (output?: string) => startUploadPack(repo, request.protocol, checked.input, output)
       const key = packKey(view, wanted, request.protocol, checked.input)
       const kept = key === null ? null : await packs.keep(repo, key, start, release)
       // The slot goes with git, which may have others to write for when this client is gone or slow.

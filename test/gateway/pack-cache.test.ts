@@ -207,7 +207,10 @@ function bareCache(t: Test, maxBytes: number, maxMs = 60_000) {
       repo,
       key,
       (output) => {
-        const child = spawn('sh', ['-c', script], { stdio: ['pipe', output, 'pipe'], detached: true })
+        const child = spawn('sh', ['-c', `exec >>"$0"; ${script}`, output], {
+          stdio: ['pipe', 'ignore', 'pipe'],
+          detached: true,
+        })
         pids.push(child.pid ?? 0)
         return child as unknown as ReturnType<typeof spawnGit>
       },

@@ -1,5 +1,5 @@
 /** Pushed checkpoints that nobody takes go after a day, and not before. */
-import { mkdirSync, readdirSync, utimesSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, utimesSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { type Oid, parseRepoSlug, type RefName, ZERO_OID } from '../../domain/names.ts'
@@ -164,7 +164,9 @@ t.test('many packs become few, and only what no ref has needed for two weeks goe
   const young = await commit('nobody names it yet')
   const file = (oid: string) => join(repo.dir, 'objects', oid.slice(0, 2), oid.slice(2))
   utimesSync(file(gone), new Date(0), new Date(0))
+  mkdirSync(join(repo.dir, 'pack-cache'))
   await pruneOld(repo)
+  t.notOk(existsSync(join(repo.dir, 'pack-cache')), 'answers that were kept may hold what has gone')
   t.equal(await repo.objects.info(gone), null)
   t.match(await repo.objects.info(young), { type: 'commit' })
   t.match(await repo.objects.readCommit(tip as Oid), { message: /pack 34/ })
