@@ -85,6 +85,7 @@ export async function serveGateway(dataDir: string): Promise<void> {
     session: 's' as SessionName,
     repo: 'bench/small' as RepoSlug,
     parent: null,
+    mayRead: [],
   }
   const smart = createSmartHttp({
     repositories,

@@ -26,18 +26,27 @@ export async function checkFetch(
   signal: AbortSignal,
 ): Promise<CheckedFetch> {
   if (view.seesAll) return { ok: true, input: request.write(new Set()) }
-  const [hidden] = await reachable.unreachable(repo, request.wants, view.tips, signal)
+  const wants = new Set(request.wants)
+  const named = view.tipsAmong(wants)
+  const [hidden] = await beyondTips(request.wants.filter((oid) => !named.has(oid)))
   if (hidden !== undefined) return { ok: false, sentence: `upload-pack: not our ref ${hidden}` }
   const excluded = request.excluded.find((name) => !isSeenRef(view, name))
   if (excluded !== undefined) return { ok: false, sentence: 'upload-pack: git upload-pack: deepen-not is not a ref' }
   const existing: Oid[] = []
   for (const oid of request.shallows) if ((await repo.objects.info(oid)) !== null) existing.push(oid)
-  const leaveOut = await reachable.unreachable(repo, existing, view.tips, signal)
-  return { ok: true, input: request.write(leaveOut, { selfContained: request.hasOthers(view.tips) }) }
+  const haves = request.haves()
+  const selfContained = view.tipsAmong(haves).size < haves.size
+  return { ok: true, input: request.write(await beyondTips(existing), { selfContained }) }
+
+  /** All tips of a person are as many as there are sessions: asked for only where it takes them. */
+  async function beyondTips(oids: readonly Oid[]): Promise<ReadonlySet<Oid>> {
+    return oids.length === 0 ? NONE : reachable.unreachable(repo, oids, view.tips, signal)
+  }
 }
 
-/** The same at a glance: what can be told without git, and without waiting. null: it takes a longer look. */
+/** The same at a glance, of a client that has nothing: what can be told without git, and without waiting. null: it takes a longer look. */
 export function checkAtOnce(view: View, request: FetchRequest): CheckedFetch | null {
+  if (!request.fromNothing) return null
   const wants = new Set(request.wants)
   const seen = view.seesAll || (request.shallows.length === 0 && view.tipsAmong(wants).size === wants.size)
   return seen && request.excluded.length === 0 ? { ok: true, input: request.write(NONE) } : null

@@ -50,8 +50,9 @@ export interface PackCacheDeps {
 }
 
 const CHUNK_BYTES = 512 * 1024
-/** How long a reader that is as far as git waits before it looks again. */
-const LOOK_MS = 3
+/** How long a reader that is as far as git waits before it looks again: at first, and after some looks. */
+const FIRST_LOOK_MS = 2
+const LATER_LOOK_MS = 32
 const GUARD_MS = 250
 /** Room on the disk that is never taken. */
 const FREE_BYTES = 256 * MB
@@ -237,6 +238,7 @@ export function createPackCache({ maxBytes, maxMs, log, onLookup = () => {} }: P
 
 async function* chunksOf(entry: Entry, file: FileHandle): AsyncGenerator<Buffer> {
   let chunk = Buffer.allocUnsafe(CHUNK_BYTES)
+  let waitMs = FIRST_LOOK_MS
   for (let at = 0; ; ) {
     // Asked before the look: what was written before the end is seen after it.
     const { state } = entry
@@ -248,7 +250,9 @@ async function* chunksOf(entry: Entry, file: FileHandle): AsyncGenerator<Buffer>
       chunk = Buffer.allocUnsafe(CHUNK_BYTES)
     } else if (state !== 'growing') return
     // A reader that is as far as git lets it get ahead: fewer and larger pieces cost less.
-    if (state === 'growing' && bytesRead < CHUNK_BYTES) await Promise.race([entry.ended, sleep(LOOK_MS)])
+    if (state !== 'growing' || bytesRead === CHUNK_BYTES) continue
+    await Promise.race([entry.ended, sleep(waitMs)])
+    waitMs = Math.min(2 * waitMs, LATER_LOOK_MS)
   }
 }
 

@@ -21,6 +21,7 @@ export function visibleRefs(caller: Caller, table: RefTable): readonly RefEntry[
   if (seesAll(caller)) return table.refs
   // What a sandbox sees stays small, however many sessions there are: the others are not looked at.
   if (caller.kind === 'grant') return merge(ownEntries(caller, table), [...ownHeads(table), ...tags(table)])
+  if (caller.kind === 'guest') return [...ownHeads(table), ...tags(table)]
   const sees = visibility(caller)
   return table.refs.filter((entry) => sees(entry.name))
 }

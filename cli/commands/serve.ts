@@ -35,7 +35,10 @@ async function serve(options: ServeOptions): Promise<void> {
       ...(options.config === undefined ? {} : { configFile: options.config }),
     })
     const file = cliFile(process.env)
-    const stopStarter = await startGitFromSmallProcess()
+    const stopStarter = await startGitFromSmallProcess().catch((error: unknown) => {
+      log.warn({ error: String(error) }, 'git is started by the server itself, which is slower')
+      return async () => {}
+    })
     const server = await startServer({ config, log, cliFile: file, reindex: options.reindex === true })
     if (server.firstStart)
       say(`first start: keys and an admin token were made; the CLI of this user finds it in ${file}`)

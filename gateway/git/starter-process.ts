@@ -1,9 +1,11 @@
 /** The small process of starter.ts: takes orders and sockets, each in the order of the other, and starts what is asked for. Ends with its parent. */
 import { type ChildProcess, spawn } from 'node:child_process'
-import { closeSync, openSync } from 'node:fs'
+import { closeSync, openSync, rmSync } from 'node:fs'
 import { createServer, type Socket } from 'node:net'
+import { dirname } from 'node:path'
 import type { StartOrder, StartReport } from './starter.ts'
 
+const [, , path = ''] = process.argv
 const sockets: Socket[] = []
 const orders: StartOrder[] = []
 
@@ -13,12 +15,16 @@ const server = createServer({ pauseOnConnect: true, allowHalfOpen: true }, (sock
   sockets.push(socket)
   serve()
 })
-server.listen({ path: process.argv[2] ?? '', backlog: 4_096 }, () => process.send?.('ready'))
+server.listen({ path, backlog: 4_096 }, () => process.send?.('ready'))
 process.on('message', (order: StartOrder) => {
   orders.push(order)
   serve()
 })
-process.on('disconnect', () => process.exit(0))
+process.on('disconnect', () => {
+  // Also of a parent that was killed; with what it had of the file system.
+  rmSync(dirname(path), { recursive: true, force: true })
+  process.exit(0)
+})
 // A terminal sends these to all of its programs; the parent decides what becomes of them.
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => {})
 

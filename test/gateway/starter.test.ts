@@ -1,19 +1,20 @@
+import { spawn } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { git, killGit, runGit, spawnGit, startGitFromSmallProcess } from '../../gateway/git/process.ts'
 import { startGitServer } from './git-server.ts'
 
-/** The processes that start git for this one. */
-function starters(): number[] {
+/** The processes that start git for one. */
+function starters(parentPid = process.pid): number[] {
   return readdirSync('/proc')
     .filter((pid) => /^\d+$/.test(pid))
     .filter((pid) => {
       try {
         const parent = Number(/^PPid:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1])
-        return parent === process.pid && readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('starter-process')
+        return parent === parentPid && readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('starter-process')
       } catch {
         return false
       }
@@ -29,6 +30,8 @@ t.test('git that a small process starts is like a child of our own', async (t) =
   t.teardown(stop)
   const [starter = 0] = starters()
   t.ok(starter > 0)
+  const place = readFileSync(`/proc/${starter}/cmdline`, 'utf8').split('\0').at(-2) ?? ''
+  t.equal(statSync(dirname(place)).mode & 0o777, 0o700, 'only this user reaches it')
   t.notMatch(readFileSync(`/proc/${starter}/environ`, 'latin1'), /PATH|HOME/)
   t.equal(String((await shell('echo $PPID >&2; ps -o ppid= -p $PPID')).stdout).trim(), String(starter))
 
@@ -98,4 +101,29 @@ t.test('where it is lost git is started from here, and what it had started is gi
   await again()
   for (let tries = 0; tries < 100 && starters().length > 0; tries++) await sleep(50)
   t.strictSame(starters(), [], 'it ends when it is closed')
+})
+
+t.test('it ends with a server that is killed, and leaves nothing on the disk', async (t) => {
+  const dir = t.testdir()
+  const module = new URL('../../gateway/git/process.js', import.meta.url)
+  const program = `
+    const { startGitFromSmallProcess } = await import(${JSON.stringify(module.href)})
+    await startGitFromSmallProcess()
+    console.log('started')
+    setInterval(() => {}, 1_000)
+  `
+  const parent = spawn(process.execPath, ['--input-type=module', '-e', program], {
+    env: { ...process.env, TMPDIR: dir },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  t.teardown(() => parent.kill('SIGKILL'))
+  await new Promise((resolve) => parent.stdout.once('data', resolve))
+  const [starter = 0] = starters(parent.pid)
+  t.ok(starter > 0)
+  t.equal(readdirSync(dir).length, 1)
+  parent.kill('SIGKILL')
+  const isThere = () => readdirSync('/proc').includes(String(starter))
+  for (let tries = 0; tries < 100 && isThere(); tries++) await sleep(50)
+  t.notOk(isThere())
+  t.strictSame(readdirSync(dir), [])
 })
