@@ -4,15 +4,11 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import t, { type Test } from 'tap'
-import { readConfig } from '../../domain/config.ts'
-import type { NO_USAGE } from '../../domain/run-event.ts'
-import { createLineReader, START_OF_LINES } from '../../orchestrator/harnesses/lines.ts'
-import { harnessOf } from '../../surfaces/harnesses.ts'
 import { freePort, serve } from '../stories/served.ts'
 import { type ApiAnswer, api, serverEnvironment, shell, temporaryDirectory, waitUntil } from '../stories/support.ts'
 
@@ -217,14 +213,24 @@ for (const program of PROGRAMS) {
       t.match((await hangar.api('GET', `/api/sessions/${name}/patch`)).bytes.toString(), /\+hello hangar/)
     })
 
-    await t.test('a fork begins with what its parent knew, and is counted alone', async (t) => {
-      const fork = await forkDirectly(t, program, hangar, `[[mock:again#${program}f]] Forked.`)
-      t.equal(fork.end.failure, null)
-      t.not(fork.end.conversation, fork.parent)
-      t.strictSame(
-        [fork.used.inputTokens, fork.used.outputTokens, fork.used.cacheReadTokens, fork.used.cacheWriteTokens],
-        EXPECTED[program].again,
-      )
+    await t.test('forks begin with its uncommitted work and what it knew, and are counted alone', async (t) => {
+      const patchOf = async (session: string) =>
+        (await hangar.api('GET', `/api/sessions/${session}/patch`)).bytes.toString()
+      const children = [`${program}-f1`, `${program}-f2`]
+      t.equal((await hangar.api('POST', `/api/sessions/${name}/fork`, { names: children })).status, 201)
+      for (const [place, child] of children.entries()) {
+        const turn = await send(hangar, child, `[[mock:again#${program}f${place}]] Forked.`)
+        t.match(turn, { outcome: 'exited', summary: 'I remember the earlier turn.', warnings: [] })
+        t.strictSame(figures(turn.usage), EXPECTED[program].again)
+        const last = JSON.stringify(
+          models
+            .requests()
+            .filter(({ scenario }) => scenario === 'again')
+            .at(-1)?.body,
+        )
+        t.match(last, /Do the work\./, 'the model was told what the parent was')
+        t.equal(await patchOf(child), await patchOf(name))
+      }
     })
 
     await t.test('a conversation that is gone is handed a summary, and the turn says so', async (t) => {
@@ -325,49 +331,3 @@ t.test("Claude Code's own question tool is disallowed, and a call of it is a que
   const turn = await ended(hangar, 'ask-tool')
   t.match(turn, { outcome: 'needs_input', question: 'Red or blue?', question_options: ['Red', 'Blue'] })
 })
-
-/** Forks the session's conversation with the program's own means, by its harness's command line: sessions cannot be forked yet. */
-async function forkDirectly(t: Test, program: Program, hangar: Hangar, prompt: string) {
-  // A home of its own with what is kept of a conversation, as on another machine.
-  const home = temporaryDirectory(t)
-  const from = await sandboxHome(hangar, `${program}-tools`)
-  mkdirSync(join(home, '.codex'))
-  for (const state of ['.claude/projects', '.codex/sessions', '.pi'])
-    if (existsSync(join(from, state))) cpSync(join(from, state), join(home, state), { recursive: true })
-  cpSync(join(from, 'repo'), join(home, 'repo'), { recursive: true })
-  const config = readConfig({ env: { HANGAR_DATA: hangar.dataDir, TEST_MODEL_KEY: 'mock-key-of-the-test' } })
-  const environment = config.environments.get(program)
-  const harness = environment === undefined ? null : harnessOf(environment)
-  if (harness === null || environment === undefined) throw new Error(`no harness for ${program}`)
-  const record = await shell(
-    join(hangar.dataDir, 'repos', 'acme', 'app.git'),
-    `git -c safe.directory=* show refs/hangar/sessions/${program}-tools/log:session.json`,
-  )
-  const { conversation: known } = JSON.parse(record) as { conversation: { id: string; cumulative: typeof NO_USAGE } }
-  const conversation = { kind: 'fork' as const, parent: known.id, id: '11111111-2222-4333-8444-555555555555' }
-  const repo = join(home, 'repo')
-  const run = harness.run({ prompt, conversation, home, repo })
-  const child = spawn('env', ['-u', 'NODE_OPTIONS', ...run.argv], {
-    cwd: repo,
-    env: {
-      ...run.env,
-      ...environment.env,
-      ...environment.secrets,
-      HOME: home,
-      PATH: `${environment.path.join(':')}:${process.env['PATH']}`,
-    },
-    stdio: ['pipe', 'pipe', 'pipe'],
-  })
-  let stderr = ''
-  child.stderr.on('data', (chunk: Buffer) => {
-    stderr += chunk.toString('utf8')
-  })
-  child.stdin.end(run.stdin)
-  const parser = harness.parser({ conversation, before: known.cumulative, saved: null })
-  const reader = createLineReader(START_OF_LINES, harness.maxLineBytes)
-  for await (const chunk of child.stdout as AsyncIterable<Buffer>)
-    for (const line of reader.push(chunk, false)) parser.line('out', line.text, line.cut)
-  for (const line of stderr.split('\n')) parser.line('err', line, false)
-  const exitCode = child.exitCode ?? ((await once(child, 'exit')) as [number | null])[0]
-  return { ...parser.end({ exitCode, stopped: false }), used: parser.used(), parent: known.id }
-}
