@@ -89,7 +89,7 @@ function reportJob(context: Context, id: string, waited: Waited): ExitStatus {
     if (waited.done) output.say(`job ${id}: ${output.colour(waited.state.replace('_', ' '), colour)}`)
     told(output, waited)
   }
-  output.say(waited.hint)
+  output.say(printable(waited.hint))
   if (!waited.done) return EXIT.timedOut
   if (JOB_WAITS.includes(waited.state)) return EXIT.needsInput
   return ended ? EXIT.done : EXIT.turnFailed

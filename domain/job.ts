@@ -75,7 +75,7 @@ const MOVES: Readonly<Record<JobState, Partial<Record<JobEvent, JobState>>>> = {
     cancel: 'cancelled',
     follow_up: 'running',
   },
-  delivering: { succeed: 'succeeded', fail: 'failed', cancel: 'cancelled' },
+  delivering: { succeed: 'succeeded', fail: 'failed', cancel: 'cancelled', follow_up: 'queued' },
   needs_input: { follow_up: 'queued', cancel: 'cancelled', exceed_budget: 'over_budget' },
   succeeded: { follow_up: 'queued' },
   failed: { follow_up: 'queued' },
@@ -111,8 +111,6 @@ function refusal(id: JobId, from: JobState, event: JobEvent): string {
     return `job ${id} is ${from} and waits for no approval, so it cannot be ${what}; see: hangar job show ${id}`
   if (from === 'awaiting_approval')
     return `job ${id} waits for approval and cannot be ${what}; approve it first: hangar job approve ${id}`
-  if (from === 'delivering')
-    return `job ${id} is being delivered and cannot be ${what} now; wait for it: hangar job wait ${id}`
   if (event === 'cancel')
     return `job ${id} is ${from} already, so there is nothing to cancel; go on with: hangar job follow-up ${id} "…"`
   return `job ${id} is ${from} and cannot be ${what}; see: hangar job show ${id}`

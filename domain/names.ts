@@ -73,6 +73,16 @@ export function jobOf(session: SessionName): { readonly id: JobId; readonly atte
   return { id: id as JobId, attempt: attempt === undefined ? null : Number(attempt) }
 }
 
+/** The session in which the attempts of a job are judged, and the job that it is for. */
+export function judgeSession(id: JobId): SessionName {
+  return `${id}-judge` as unknown as SessionName
+}
+
+/** The job whose attempts are judged in the session; null where that is not what it is for. */
+export function judgedJob(session: SessionName): JobId | null {
+  return (/^(job-[a-z2-7]{10})-judge$/.exec(session)?.[1] as JobId | undefined) ?? null
+}
+
 /** The session of a job's only attempt (`attempt` null), or of one of several. */
 export function jobSession(id: JobId, attempt: number | null): SessionName {
   return (attempt === null ? id : `${id}-${attempt}`) as unknown as SessionName

@@ -39,6 +39,8 @@ export interface SessionRecord {
   readonly parent: SessionName | null
   /** The parent's newest turn that it was forked after; absent or null without a parent. */
   readonly parentTurn?: number | null
+  /** When that session was created: another one may have its name by now. */
+  readonly parentCreatedAt?: number | null
   /** Of a job's session: the command that verifies each turn, where the job was submitted with one; absent or null: its environment's. */
   readonly verify?: string | null
   readonly conversation: SessionConversation | null
@@ -77,7 +79,10 @@ export interface TurnRepair {
 
 /** A verification of a turn's work: a command in its sandbox, after the agent. */
 export interface Verification {
+  /** As it may be shown. */
   readonly command: string
+  /** The branch's commit that is verified. */
+  readonly commit?: Oid | null
   readonly startedAt: number
   /** null while it runs. */
   readonly passed: boolean | null
@@ -109,6 +114,8 @@ export interface TurnRecord {
   readonly repair: TurnRepair | null
   /** Of a job's turn, when its agent ended well; absent from records made before there were jobs. */
   readonly verification?: Verification | null
+  /** Of a job's turn: why its branch does not hold the agent's work, so that it cannot be delivered; absent or null: it does. */
+  readonly notOnBranch?: string | null
   /** The commit that the hand-over asked for; null when nothing was handed over. */
   readonly requestedCommit: Oid | null
   /** The commit that the turn really started on. */

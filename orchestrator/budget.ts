@@ -18,6 +18,15 @@ export function priceOf(usage: Usage, model: string | null, { models }: PriceTab
   return { ...usage, costUsd, costSource: 'priced' }
 }
 
+/** The limits of `over`, and where it has none those of `under`. */
+export function overlay(under: Budget, over: Partial<Budget>): Budget {
+  return {
+    maxMinutes: over.maxMinutes ?? under.maxMinutes,
+    maxTokens: over.maxTokens ?? under.maxTokens,
+    maxCostUsd: over.maxCostUsd ?? under.maxCostUsd,
+  }
+}
+
 /** A limit that was passed, with the figure reached. */
 export interface PassedLimit {
   readonly limit: 'max_tokens' | 'max_cost_usd' | 'max_minutes'

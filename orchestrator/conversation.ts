@@ -42,7 +42,8 @@ export async function turnsBefore(
   let at = session
   while (at.parent !== null) {
     const parent = await records.find(at.parent)
-    if (parent === null) break
+    // Another session may have its name by now, in another repo even.
+    if (parent === null || parent.session.createdAt !== at.parentCreatedAt || parent.repo !== session.repo) break
     const last = at.parentTurn ?? 0
     before.unshift(...(await records.turns(at.parent)).filter(({ turn }) => turn <= last))
     at = parent.session

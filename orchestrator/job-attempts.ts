@@ -1,11 +1,11 @@
 /** How a job's attempts stand, read from their sessions: who is at work, what they used, what has ended. */
 import type { DiffSize, JobAttempt, JobRecord } from '../domain/job.ts'
-import { EMPTY_TREE, type SessionName } from '../domain/names.ts'
+import { EMPTY_TREE, judgeSession, type SessionName } from '../domain/names.ts'
 import type { Budget, Usage } from '../domain/run-event.ts'
 import { sumUsage, totalUsage } from '../domain/run-event.ts'
 import type { SessionRecord, TurnRecord } from '../domain/session.ts'
 import { changedFiles } from '../gateway/git/diff.ts'
-import { type PassedLimit, passedLimit } from './budget.ts'
+import { countedTokens, type PassedLimit, passedLimit } from './budget.ts'
 import type { SessionEvents } from './session-events.ts'
 import type { SessionRecords } from './session-records.ts'
 
@@ -58,11 +58,6 @@ export function isVerifying({ current }: Standing): boolean {
   return (current?.verification ?? null) !== null
 }
 
-/** The session in which a job's attempts are judged. */
-export function judgeSession(job: JobRecord): SessionName {
-  return `${job.id}-judge` as unknown as SessionName
-}
-
 /** What all turns of a job used so far, and how long they ran, in minutes. */
 export interface Spent {
   readonly usage: Usage
@@ -70,7 +65,7 @@ export interface Spent {
 }
 
 export async function spentBy(job: JobRecord, services: AttemptServices): Promise<Spent> {
-  const names = [...job.attempts.map(({ session }) => session), judgeSession(job)]
+  const names = [...job.attempts.map(({ session }) => session), judgeSession(job.id)]
   const turns = await Promise.all(
     names.map(async (name) => (await services.records.turns(name)).map((turn) => ({ name, turn }))),
   )
@@ -96,7 +91,7 @@ export function passedBudget({ budget }: JobRecord, { usage, minutes }: Spent): 
 
 /** What is left of the job's budget for one more turn; null when nothing is. */
 export function remainingBudget({ budget }: Pick<JobRecord, 'budget'>, { usage, minutes }: Spent): Budget | null {
-  const counted = usage.inputTokens + usage.outputTokens + usage.cacheWriteTokens
+  const counted = countedTokens(usage)
   const left = {
     maxMinutes: budget.maxMinutes === null ? null : budget.maxMinutes - minutes,
     maxTokens: budget.maxTokens === null ? null : budget.maxTokens - counted,

@@ -1,4 +1,5 @@
 /** A job's work is delivered: its branch, and where the repo follows an upstream, pushed there and shown to its people. Safe to repeat at any point. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import { HangarError, messageOf } from '../domain/errors.ts'
 import type { JobDelivery, JobRecord } from '../domain/job.ts'
 import { jobSession, type Oid, type RefName, workBranch, ZERO_OID } from '../domain/names.ts'
@@ -49,9 +50,11 @@ const RETRY_MS = 1_000
 const ATTEMPTS = 9
 
 export function createJobDeliverer(deps: JobDelivererDeps): JobDeliverer {
-  const attempt = async (job: JobRecord, session: SessionRecord): Promise<DeliveredJob> => {
+  const attempt = async (job: JobRecord, session: SessionRecord, signal: AbortSignal): Promise<DeliveredJob> => {
     const repo = await deps.records.repository(session.name)
-    const commit = await repo.refs.read(workBranch(session.name))
+    // What was verified: the branch may have been moved since.
+    const commit =
+      (await deps.records.turns(session.name)).findLast(({ state }) => state === 'ended')?.headCommit ?? null
     if (commit === null || commit === session.baseCommit)
       return {
         delivery: null,
@@ -60,7 +63,7 @@ export function createJobDeliverer(deps: JobDelivererDeps): JobDeliverer {
         warnings: [],
       }
     const branch = workBranch(jobSession(job.id, null))
-    await putBranch(repo, job, branch, commit)
+    if (session.name !== job.attempts[0]?.session || job.attempts.length > 1) await putBranch(repo, job, branch, commit)
     const name = branch.replace('refs/heads/', '')
     if (deps.upstreams.of(job.repo) === null)
       return {
@@ -69,7 +72,9 @@ export function createJobDeliverer(deps: JobDelivererDeps): JobDeliverer {
         text: `the work is on ${name}`,
         warnings: [],
       }
-    await deps.upstreams.deliver(job.repo, { branch })
+    signal.throwIfAborted()
+    await deps.upstreams.deliver(job.repo, { branch, commit })
+    signal.throwIfAborted()
     const { url, warnings } = (await deps.publisher?.publish(job, session, commit)) ?? { url: null, warnings: [] }
     return {
       delivery: { branch, commit, pushed: true, pullRequestUrl: url },
@@ -95,28 +100,16 @@ export function createJobDeliverer(deps: JobDelivererDeps): JobDeliverer {
       if (session === null) return failed('its session is gone')
       for (let count = 1; ; count++) {
         try {
-          return await attempt(job, session)
+          return await attempt(job, session, signal)
         } catch (error) {
-          if (signal.aborted) return failed('the server closes')
+          if (signal.aborted) return failed('it was given up')
           if (!isTransient(error) || count === ATTEMPTS)
             return failed(error instanceof HangarError ? `${error.code}: ${error.message}` : messageOf(error))
-          await pause((deps.retryMs ?? RETRY_MS) * 2 ** (count - 1), signal)
-          if (signal.aborted) return failed('the server closes')
+          const pauseMs = (deps.retryMs ?? RETRY_MS) * 2 ** (count - 1)
+          await sleep(pauseMs, undefined, { signal }).catch(() => {})
+          if (signal.aborted) return failed('it was given up')
         }
       }
     },
   }
-}
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const done = () => {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', done)
-      resolve()
-    }
-    const timer = setTimeout(done, ms)
-    signal.addEventListener('abort', done)
-    if (signal.aborted) done()
-  })
 }

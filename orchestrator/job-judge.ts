@@ -2,10 +2,10 @@
 import type { JobSettings } from '../domain/environment.ts'
 import { HangarError } from '../domain/errors.ts'
 import type { JobRecord } from '../domain/job.ts'
-import { EMPTY_TREE } from '../domain/names.ts'
+import { EMPTY_TREE, judgeSession } from '../domain/names.ts'
 import { type Verdict, VerdictShape } from '../domain/verdict.ts'
 import { diffTrees } from '../gateway/git/diff.ts'
-import { type AttemptServices, judgeSession, remainingBudget, spentBy } from './job-attempts.ts'
+import { type AttemptServices, remainingBudget, spentBy } from './job-attempts.ts'
 import type { SessionControl } from './session-control.ts'
 import type { Sessions } from './sessions.ts'
 import { type EndedAttempt, judgePrompt, verdictOf } from './strategies.ts'
@@ -39,7 +39,7 @@ export function createJobJudge(deps: JobJudgeDeps): JobJudge {
     verdict: async (job, passing) => {
       const { judge } = deps.settings(job.environment)
       if (judge === null || passing.length < 2) return { verdict: null, warning: null }
-      const name = judgeSession(job)
+      const name = judgeSession(job.id)
       const entry = await records.find(name)
       if (entry === null) {
         const budget = remainingBudget(job, await spentBy(job, deps))

@@ -1,6 +1,7 @@
 /** What people see of a delivered job: the texts of its pull request, its comment and its check run. */
 import type { JobRecord } from '../domain/job.ts'
 import type { Oid, RepoSlug } from '../domain/names.ts'
+import type { Redactor } from '../domain/redact.ts'
 import type { Usage } from '../domain/run-event.ts'
 import type { TurnRecord, Verification } from '../domain/session.ts'
 import type { Forge } from '../gateway/upstream/forge.ts'
@@ -14,12 +15,13 @@ export interface JobPublisherDeps extends AttemptServices {
   /** The project's own branches by name, the default one first. */
   projectBranches(repo: RepoSlug): Promise<readonly string[]>
   isDraft(environment: string): boolean
+  readonly redactor: Pick<Redactor, 'text'>
   /** Of the server, as people reach it, without a trailing slash. */
   publicUrl(): string
 }
 
-/** GitHub takes 65,536 characters. */
-const MAX_TEXT = 60_000
+/** Of the summary and of the result each: GitHub takes 65,536 characters in all. */
+const MAX_PART = 20_000
 const MAX_TITLE = 120
 
 export function createJobPublisher(deps: JobPublisherDeps): Publisher {
@@ -38,16 +40,16 @@ export function createJobPublisher(deps: JobPublisherDeps): Publisher {
         branch: `hangar/${job.id}`,
         base,
         commit,
-        title: titleOf(job, turn),
-        body: bodyOf(about),
+        title: deps.redactor.text(titleOf(job, turn)),
+        body: deps.redactor.text(bodyOf(about)),
         draft: deps.isDraft(job.environment),
         marker,
-        comment: `${marker}\n${statusOf(about, commit)}`,
+        comment: `${marker}\n${deps.redactor.text(statusOf(about, commit))}`,
         check: {
           externalId: job.id,
           conclusion: turn?.verification?.passed === true ? 'success' : 'neutral',
           title: turn?.verification == null ? 'Delivered; nothing verified it' : 'Verified and delivered',
-          summary: cut(statusOf(about, commit)),
+          summary: deps.redactor.text(statusOf(about, commit)),
           detailsUrl: `${deps.publicUrl()}/api/jobs/${job.id}`,
         },
       })
@@ -62,29 +64,27 @@ interface About {
 }
 
 function titleOf(job: JobRecord, turn: TurnRecord | null): string {
-  const first = (turn?.summary ?? job.instructions).split('\n').find((line) => line.trim() !== '') ?? job.id
+  const first = turn?.summary?.split('\n').find((line) => line.trim() !== '') ?? `The work of ${job.id}`
   const title = first.replace(/^[#\s]+/, '').trim()
   return harmless(title.length <= MAX_TITLE ? title : `${title.slice(0, MAX_TITLE - 1)}…`)
 }
 
 function bodyOf({ job, turn, usage }: About): string {
-  return cut(
+  return [
+    cut(harmless(turn?.summary ?? 'Its agent gave no summary.')),
+    turn?.result == null ? '' : `### Result\n\n${fenced(cut(JSON.stringify(turn.result, null, 2)), 'json')}`,
+    `### Verification\n\n${verificationText(turn?.verification ?? null)}`,
+    attemptsText(job),
+    `### Take over\n\n${fenced(`hangar session pull ${job.id} --checkout`, 'sh')}\n\nor answer with \`hangar job follow-up ${job.id} "…"\`.`,
+    `Cost: ${costText(usage)}`,
     [
-      harmless(turn?.summary ?? job.instructions.trim()),
-      turn?.result == null ? '' : `### Result\n\n${fenced(JSON.stringify(turn.result, null, 2), 'json')}`,
-      `### Verification\n\n${verificationText(turn?.verification ?? null)}`,
-      attemptsText(job),
-      `### Take over\n\n${fenced(`hangar session pull ${job.id} --checkout`, 'sh')}\n\nor answer with \`hangar job follow-up ${job.id} "…"\`.`,
-      `Cost: ${costText(usage)}`,
-      [
-        `Hangar-Job: ${job.id}`,
-        `Hangar-Session: ${job.id}`,
-        ...(job.requester === null ? [] : [`Hangar-Requester: ${harmless(job.requester)}`]),
-      ].join('\n'),
-    ]
-      .filter((part) => part !== '')
-      .join('\n\n'),
-  )
+      `Hangar-Job: ${job.id}`,
+      `Hangar-Session: ${job.id}`,
+      ...(job.requester === null ? [] : [`Hangar-Requester: ${harmless(job.requester)}`]),
+    ].join('\n'),
+  ]
+    .filter((part) => part !== '')
+    .join('\n\n')
 }
 
 function statusOf({ job, turn, usage }: About, commit: Oid): string {
@@ -146,5 +146,5 @@ function cell(text: string): string {
 }
 
 function cut(text: string): string {
-  return text.length <= MAX_TEXT ? text : `${text.slice(0, MAX_TEXT)}\n\n(cut here)`
+  return text.length <= MAX_PART ? text : `${text.slice(0, MAX_PART)}\n(cut here)`
 }

@@ -3,7 +3,7 @@ import { EventEmitter } from 'node:events'
 import { errors } from '../domain/errors.ts'
 import { type JobEvent, type JobRecord, jobMove, moveJob } from '../domain/job.ts'
 import type { JobId, Oid, RepoSlug } from '../domain/names.ts'
-import { ZERO_OID } from '../domain/names.ts'
+import { jobSession, workBranch, ZERO_OID } from '../domain/names.ts'
 import type { Clock } from '../domain/ports.ts'
 import type { Repositories } from '../gateway/git/repositories.ts'
 import type { RefUpdate, Repository } from '../gateway/git/repository.ts'
@@ -11,7 +11,7 @@ import type { Ledger } from '../gateway/ledger.ts'
 import { seenMove } from '../gateway/state/event-log.ts'
 import { type Index, orderKey } from '../gateway/state/index.ts'
 import { jobChanges } from '../gateway/state/reindex-jobs.ts'
-import { jobRef } from '../refs-policy/ref-names.ts'
+import { deliveringRef, jobRef, upstreamRef } from '../refs-policy/ref-names.ts'
 
 /** What happens to a job, why, and what its record says besides. */
 export interface JobMove {
@@ -36,6 +36,8 @@ export interface JobRecords {
   move(id: JobId, change: (job: JobRecord, repo: Repository) => Promise<JobMove | null>): Promise<JobRecord>
   /** The same for what may have been overtaken: a refused event leaves all as it is and gives null. */
   tryMove(id: JobId, change: (job: JobRecord, repo: Repository) => Promise<JobMove | null>): Promise<JobRecord | null>
+  /** Writes fields that are no move: what was done while somebody else moved the job. */
+  annotate(id: JobId, fields: Partial<JobRecord>): Promise<void>
   find(id: JobId): Promise<JobRecord | null>
   /** Throws `not_found`. */
   get(id: JobId): Promise<JobRecord>
@@ -57,7 +59,8 @@ export interface JobRecordsDeps {
   readonly clock: Clock
 }
 
-const MAX_TIMELINE = 500
+/** Far more than anybody's job has. */
+const MAX_TIMELINE = 10_000
 
 export function createJobRecords({ repositories, ledger, index, clock }: JobRecordsDeps): JobRecords {
   const moves = new EventEmitter().setMaxListeners(0)
@@ -130,6 +133,17 @@ export function createJobRecords({ repositories, ledger, index, clock }: JobReco
       const { job, refused } = await write(id, change, () => true)
       return refused ? null : job
     },
+    annotate: async (id, fields) => {
+      const repo = await repository((await get(id)).repo)
+      let next: JobRecord | null = null
+      const { oid } = await ledger.append(repo, jobRef(id), async (tip) => {
+        const text = tip === null ? null : await ledger.readFile(repo, tip, 'job.json')
+        if (text === null) return null
+        next = { ...(JSON.parse(text.toString('utf8')) as JobRecord), ...fields, updatedAt: clock.now() }
+        return { files: fileOf(next), message: 'what was done meanwhile' }
+      })
+      if (next !== null && oid !== null) await publish(oid, next, [])
+    },
     find,
     get,
     repository,
@@ -137,13 +151,19 @@ export function createJobRecords({ repositories, ledger, index, clock }: JobReco
     remove: async (id) => {
       const job = await get(id)
       const repo = await repository(job.repo)
-      const old = await repo.refs.read(jobRef(id))
-      const gone = old === null ? null : await repo.refs.transact([{ ref: jobRef(id), old, new: ZERO_OID }])
+      // Of several attempts the delivered branch is the job's own.
+      const branch = workBranch(jobSession(id, null))
+      const moves: RefUpdate[] = []
+      for (const ref of [jobRef(id), branch, upstreamRef(branch), deliveringRef(branch)]) {
+        const old = await repo.refs.read(ref)
+        if (old !== null) moves.push({ ref, old, new: ZERO_OID })
+      }
+      const gone = moves.length === 0 ? null : await repo.refs.transact(moves)
       if (gone?.ok === false) throw errors.conflict(`job ${id} could not be removed: ${gone.reason}; try again`)
       await index.batch([
         { section: 'jobs', key: id, value: null },
         { section: 'jobOrder', key: orderKey(job.createdAt, id), value: null },
-        ...(old === null ? [] : [seenMove(job.repo, { ref: jobRef(id), old, new: ZERO_OID })]),
+        ...moves.map((update) => seenMove(job.repo, update)),
       ])
     },
     onMove: (id, listener) => {

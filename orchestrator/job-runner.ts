@@ -3,7 +3,7 @@ import { setMaxListeners } from 'node:events'
 import type { JobSettings } from '../domain/environment.ts'
 import { HangarError, messageOf } from '../domain/errors.ts'
 import { isAtRest, type JobAttempt, type JobEvent, type JobRecord, jobMove } from '../domain/job.ts'
-import type { JobId } from '../domain/names.ts'
+import { type JobId, judgeSession } from '../domain/names.ts'
 import type { Clock, Log } from '../domain/ports.ts'
 import type { TurnRecord } from '../domain/session.ts'
 import { passedSentence } from './budget.ts'
@@ -12,7 +12,6 @@ import {
   diffOf,
   isEnded,
   isVerifying,
-  judgeSession,
   passedBudget,
   remainingBudget,
   type Standing,
@@ -41,7 +40,7 @@ export interface JobRunnerDeps {
   readonly records: SessionRecords
   readonly events: SessionEvents
   readonly sessions: Pick<Sessions, 'release' | 'send'>
-  readonly control: Pick<SessionControl, 'cancel' | 'stop' | 'close'>
+  readonly control: Pick<SessionControl, 'stop' | 'stopAll' | 'close'>
   readonly suspension: Pick<SessionSuspend, 'suspend'>
   readonly deliverer: JobDeliverer
   readonly judge: JobJudge
@@ -52,12 +51,13 @@ export interface JobRunnerDeps {
 }
 
 const RETRY_MS = 2_000
+const LOOK_MS = 250
 /** How often several attempts are held against the budget that they share. */
 const BUDGET_MS = 1_000
 const REPAIR_KEY = 'verify-'
 
-/** What the worker does after a step. */
-type Next = 'again' | 'wait' | 'rest'
+/** What the worker does after a step; `look`: what it knew was old, or it has to look again soon. */
+type Next = 'again' | 'wait' | 'look' | 'rest'
 
 export function createJobRunner(deps: JobRunnerDeps): JobRunner {
   const { jobs, records, log } = deps
@@ -84,14 +84,17 @@ export function createJobRunner(deps: JobRunnerDeps): JobRunner {
 
   const work = async (id: JobId): Promise<void> => {
     while (!closing.signal.aborted) {
-      const job = await jobs.find(id)
-      if (job === null) return
+      const known = await jobs.find(id)
+      if (known === null) return
       // Listened to before the look: what moves meanwhile is not missed.
-      const watch = watchJob(job)
+      const watch = watchJob(known)
       try {
+        const job = await jobs.find(id)
+        if (job === null) return
         const next = await step(job)
         if (next === 'rest') return
         if (next === 'wait') await watch.moved(isShared(job) ? BUDGET_MS : null)
+        if (next === 'look') await watch.pause(LOOK_MS)
       } catch (error) {
         if (closing.signal.aborted) return
         log.error({ job: id, error: messageOf(error) }, 'a step of a job failed; it is tried again')
@@ -113,17 +116,21 @@ export function createJobRunner(deps: JobRunnerDeps): JobRunner {
   /** A further message, sent while it rested or right before a crash, begins it again; what was stopped with it ends. */
   const atRest = async (job: JobRecord, standings: readonly Standing[]): Promise<Next> => {
     const counting = standings.filter(({ attempt }) => countingAttempts(job).includes(attempt))
-    const further = counting.find(({ attempt, turn }) => turn !== null && turn.turn > attempt.handled)
+    const further = counting.find(
+      ({ attempt, turn }) => turn !== null && turn.turn > attempt.handled && !isRepair(turn),
+    )
     if (further !== undefined && jobMove(job.state, 'follow_up') !== null) {
-      await move(job, { event: 'follow_up', text: `turn ${further.turn?.turn} is queued` })
-      return 'again'
+      const { turn } = further
+      return move(job, { event: 'follow_up', text: `turn ${turn?.turn} is queued` })
     }
     // Of one that waits for approval the first turn waits as well.
     if (job.state === 'awaiting_approval') return 'rest'
-    for (const { session, current, attempt } of standings)
-      if (session !== null && current !== null && current.turn <= attempt.handled && current.stopReason === null)
-        await deps.control.cancel(session.name).catch(ignoreConflict)
-    return 'rest'
+    // A repair that was sent while the job was stopped is its own as well, and a judge has nothing more to say.
+    for (const { session, turn, current } of standings)
+      if (session !== null && turn !== null && current !== null) await deps.control.stopAll(session.name, turn.turn)
+    const judge = await records.find(judgeSession(job.id))
+    if (judge !== null && judge.session.state !== 'closed') await deps.control.close(judge.session.name)
+    return standings.every(isEnded) ? 'rest' : 'wait'
   }
 
   /** What is not chosen is done with: its agents stop, and its sandboxes go. */
@@ -131,7 +138,7 @@ export function createJobRunner(deps: JobRunnerDeps): JobRunner {
     if (job.chosen === null || job.attempts.length === 1) return
     for (const { attempt, session, current } of standings) {
       if (attempt.attempt === job.chosen || session === null) continue
-      if (current !== null && current.stopReason === null) await deps.control.cancel(session.name).catch(ignoreConflict)
+      if (current !== null) await deps.control.stopAll(session.name, session.turns)
       else if (session.state === 'idle' && session.sandbox !== null)
         await deps.suspension
           .suspend(session.name)
@@ -146,8 +153,7 @@ export function createJobRunner(deps: JobRunnerDeps): JobRunner {
     const standings = all.filter(({ attempt }) => counting.includes(attempt))
     for (const { session } of standings) if (session?.state === 'creating') await deps.sessions.release(session.name)
     if (job.state === 'queued' && standings.some((standing) => !isWaiting(standing))) {
-      await move(job, { event: 'start', text: 'an agent is at work' })
-      return 'again'
+      return move(job, { event: 'start', text: 'an agent is at work' })
     }
     for (const standing of standings) if (await giveBack(job, standing)) return 'again'
     const { stopAtFirstPass } = deps.settings(job.environment)
@@ -161,14 +167,8 @@ export function createJobRunner(deps: JobRunnerDeps): JobRunner {
   const follow = async (job: JobRecord, standings: readonly Standing[]): Promise<Next> => {
     const busy = standings.filter((standing) => !isEnded(standing))
     const verifying = busy.every(isVerifying)
-    if (job.state === 'running' && verifying) {
-      await move(job, { event: 'verify', text: 'the work is being verified' })
-      return 'again'
-    }
-    if (job.state === 'verifying' && !verifying) {
-      await move(job, { event: 'work', text: 'an agent is at work' })
-      return 'again'
-    }
+    if (job.state === 'running' && verifying) return move(job, { event: 'verify', text: 'the work is being verified' })
+    if (job.state === 'verifying' && !verifying) return move(job, { event: 'work', text: 'an agent is at work' })
     return 'wait'
   }
 
@@ -215,21 +215,25 @@ export function createJobRunner(deps: JobRunnerDeps): JobRunner {
     if (job.attempts.length > 1 && job.chosen === null) return choose(job, standings)
     const [only] = standings
     if (only === undefined) throw new Error(`job ${job.id} has no attempt`)
-    await move(job, { ...outcomeMove(only.turn), fields: { attempts: handledNow(job, standings) } })
-    return 'again'
+    return move(job, { ...outcomeMove(only.turn), fields: { attempts: handledNow(job, standings) } }, standings)
   }
 
   /** Ranks the attempts; the best that passes is delivered. */
   const choose = async (job: JobRecord, standings: readonly Standing[]): Promise<Next> => {
+    const turns = standings.map((standing) => ({
+      attempt: standing.attempt.attempt,
+      turn: isEnded(standing) ? standing.turn : null,
+      diff: null,
+    }))
+    const judged = await deps.judge.verdict(job, turns.filter(passes))
+    if (judged === 'waiting') return job.state === 'running' ? follow(job, standings) : 'wait'
     const ended = await Promise.all(
-      standings.map(async (standing) => ({
+      standings.map(async (standing, at) => ({
         attempt: standing.attempt.attempt,
-        turn: isEnded(standing) ? standing.turn : null,
+        turn: turns[at]?.turn ?? null,
         diff: isEnded(standing) ? await diffOf(standing, deps) : null,
       })),
     )
-    const judged = await deps.judge.verdict(job, ended.filter(passes))
-    if (judged === 'waiting') return job.state === 'running' ? follow(job, standings) : 'wait'
     const ranking = rankAttempts(ended, judged.verdict).map((ranked) => stoppedReason(ranked, standings))
     const attempts = handledNow(job, standings).map((attempt) => {
       const place = ranking.find((ranked) => ranked.attempt === attempt.attempt)
@@ -247,27 +251,46 @@ export function createJobRunner(deps: JobRunnerDeps): JobRunner {
           turn,
           ranking,
         )
-    await move(job, { ...result, fields: { attempts, chosen: best, warnings } })
-    return 'again'
+    return move(job, { ...result, fields: { attempts, chosen: best, warnings } }, standings)
   }
 
   const deliver = async (job: JobRecord, standings: readonly Standing[]): Promise<Next> => {
     const standing = standings.find(({ attempt }) => countingAttempts(job).includes(attempt))
-    const done = await deps.deliverer.deliver(job, standing?.session ?? null, closing.signal)
+    // Somebody's cancel, or further message, ends it at its next step.
+    const over = new AbortController()
+    const end = () => over.abort()
+    const off = jobs.onMove(job.id, end)
+    closing.signal.addEventListener('abort', end)
+    const done = await deps.deliverer.deliver(job, standing?.session ?? null, over.signal).finally(() => {
+      off()
+      closing.signal.removeEventListener('abort', end)
+    })
     if (closing.signal.aborted) return 'rest'
     const warnings = [...new Set([...job.warnings, ...done.warnings])]
-    await move(
+    const next = await move(
       job,
       done.failure === null
         ? { event: 'succeed', text: done.text, fields: { delivery: done.delivery, warnings } }
         : { event: 'fail', text: `the delivery failed: ${done.failure}`, isReason: true, fields: { warnings } },
     )
-    return 'again'
+    if (next === 'look' && done.delivery !== null) await jobs.annotate(job.id, { delivery: done.delivery, warnings })
+    return next
   }
 
-  /** A job that was moved by somebody else meanwhile is looked at again. */
-  const move = (job: JobRecord, wanted: JobMove): Promise<JobRecord | null> =>
-    jobs.tryMove(job.id, async (current) => (isSame(current, job) ? wanted : null))
+  /** A job that was moved by somebody else meanwhile, or one of whose sessions has a further message, is looked at again. */
+  const move = async (job: JobRecord, wanted: JobMove, standings: readonly Standing[] = []): Promise<Next> => {
+    let made = false
+    const moved = await jobs.tryMove(job.id, async (current) => {
+      made = isSame(current, job) && (await areNewest(standings))
+      return made ? wanted : null
+    })
+    return made && moved !== null ? 'again' : 'look'
+  }
+
+  const areNewest = async (standings: readonly Standing[]): Promise<boolean> => {
+    const entries = await Promise.all(standings.map(({ attempt }) => records.find(attempt.session)))
+    return entries.every((entry, at) => (entry?.session.turns ?? 0) === (standings[at]?.session?.turns ?? 0))
+  }
 
   const watchJob = (job: JobRecord) => {
     let wake = () => {}
@@ -276,7 +299,7 @@ export function createJobRunner(deps: JobRunnerDeps): JobRunner {
       woken = true
       wake()
     }
-    const names = [...job.attempts.map(({ session }) => session), judgeSession(job)]
+    const names = [...job.attempts.map(({ session }) => session), judgeSession(job.id)]
     const offs = [jobs.onMove(job.id, listener), ...names.map((name) => records.onMove(name, listener))]
     closing.signal.addEventListener('abort', listener)
     const moved = async (timeoutMs: number | null): Promise<void> => {
@@ -320,8 +343,12 @@ function isWaiting({ turn, current, session }: Standing): boolean {
 
 /** How many of the newest turns were to mend a failing verification. */
 function repairsOf(turns: readonly TurnRecord[]): number {
-  const isRepair = ({ idempotency }: TurnRecord) => idempotency?.key.startsWith(REPAIR_KEY) === true
   return [...turns].reverse().findIndex((turn) => !isRepair(turn))
+}
+
+/** Whether the turn was to mend a failing verification. */
+function isRepair({ idempotency }: TurnRecord): boolean {
+  return idempotency?.key.startsWith(REPAIR_KEY) === true
 }
 
 function handledNow(job: JobRecord, standings: readonly Standing[]): JobAttempt[] {
@@ -338,8 +365,9 @@ function outcomeMove(turn: TurnRecord | null): Pick<JobMove, 'event' | 'text' | 
   const because = (event: JobEvent, text: string) => ({ event, text, isReason: true })
   switch (turn.outcome) {
     case 'exited': {
-      const verification = turn.verification ?? null
       if (passes({ turn })) return { event: 'deliver', text: 'the work is being delivered' }
+      if (turn.notOnBranch != null) return because('fail', `its work is not on its branch: ${turn.notOnBranch}`)
+      const verification = turn.verification ?? null
       return because(
         'fail',
         verification?.exitCode == null

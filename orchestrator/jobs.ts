@@ -2,12 +2,12 @@
 import { createHash } from 'node:crypto'
 import { errors, messageOf } from '../domain/errors.ts'
 import { isAtRest, type JobAttempt, type JobRecord, type JobStrategy, moveJob } from '../domain/job.ts'
-import { type JobId, jobIdOf, jobOf, jobSession, type RepoSlug } from '../domain/names.ts'
+import { type JobId, jobIdOf, jobOf, jobSession, judgeSession, type RepoSlug } from '../domain/names.ts'
 import type { Clock, Log, Random } from '../domain/ports.ts'
-import type { Budget } from '../domain/run-event.ts'
 import type { IdempotencyMark, TurnRecord } from '../domain/session.ts'
 import type { Index } from '../gateway/state/index.ts'
-import { chosenSession, judgeSession, remainingBudget, spentBy } from './job-attempts.ts'
+import { overlay } from './budget.ts'
+import { chosenSession, remainingBudget, spentBy } from './job-attempts.ts'
 import type { JobRecords } from './job-records.ts'
 import type { JobRunner } from './job-runner.ts'
 import type { Message } from './message.ts'
@@ -15,6 +15,7 @@ import type { SessionControl } from './session-control.ts'
 import type { SessionEvents } from './session-events.ts'
 import type { SessionRecords } from './session-records.ts'
 import type { EnvironmentDefaults, Sessions } from './sessions.ts'
+import { passes } from './strategies.ts'
 
 /** A piece of work as it is asked for; `message` is its instructions. */
 export interface NewJob extends Message {
@@ -40,8 +41,11 @@ export interface Jobs {
   approve(id: JobId, by: string | null): Promise<JobRecord>
   reject(id: JobId, by: string | null, reason: string | null): Promise<JobRecord>
   cancel(id: JobId, by: string | null): Promise<JobRecord>
-  /** To be called once at the start, after sessions are taken up again: what a crash left of a submission goes, jobs go on. */
-  recover(): Promise<void>
+  /**
+   * To be called once at the start, after sessions are taken up again: what a crash left of a submission goes (unless a record could not be
+   * read, `complete` false, which may be its job's), jobs go on.
+   */
+  recover(options: { readonly complete: boolean }): Promise<void>
   /** Removes jobs that have been at an end for as long as closed sessions are kept, with their sessions. */
   sweep(): Promise<void>
 }
@@ -125,7 +129,8 @@ export function createJobs(deps: JobsDeps): Jobs {
       event,
       text,
       isReason: event !== 'approve',
-      fields: event === 'approve' ? {} : { attempts: await allHandled(job) },
+      fields:
+        event === 'approve' ? {} : { attempts: await allHandled(job), chosen: job.chosen ?? (await likeliest(job)) },
     }))
     runner.kick(id)
     return job
@@ -140,8 +145,18 @@ export function createJobs(deps: JobsDeps): Jobs {
       }),
     )
 
+  /** The attempt that a follow-up of a job that never chose goes on with: the first that passes, else the first. */
+  const likeliest = async (job: JobRecord): Promise<number | null> => {
+    if (job.attempts.length === 1) return null
+    for (const { attempt, session } of job.attempts) {
+      const turn = (await records.turns(session)).at(-1) ?? null
+      if (turn?.state === 'ended' && passes({ turn })) return attempt
+    }
+    return 1
+  }
+
   const removeAll = async (job: JobRecord): Promise<void> => {
-    for (const name of [...job.attempts.map(({ session }) => session), judgeSession(job)])
+    for (const name of [...job.attempts.map(({ session }) => session), judgeSession(job.id)])
       if ((await records.find(name)) !== null) await deps.control.remove(name)
     await jobs.remove(job.id)
   }
@@ -196,8 +211,8 @@ export function createJobs(deps: JobsDeps): Jobs {
     reject: (id, by, reason) => decide(id, 'reject', `rejected${byWhom(by)}${reason === null ? '' : `: ${reason}`}`),
     cancel: (id, by) => decide(id, 'cancel', `cancelled${byWhom(by)}`),
 
-    recover: async () => {
-      for (const [, { session }] of await deps.index.sessions.range()) {
+    recover: async ({ complete }) => {
+      for (const [, { session }] of complete ? await deps.index.sessions.range() : []) {
         const owner = jobOf(session.name)
         if (owner === null || session.state !== 'creating' || (await jobs.find(owner.id)) !== null) continue
         log.warn(
@@ -241,14 +256,6 @@ function checkStrategy({ strategy, n, verify }: NewJob): void {
   if (strategy === 'best_of_n' && (n < 2 || n > MAX_ATTEMPTS))
     throw errors.invalidRequest(`n: best_of_n makes 2 to ${MAX_ATTEMPTS} attempts, not ${n}`)
   if (verify?.trim() === '') throw errors.invalidRequest('verify: give a shell command, or leave it out')
-}
-
-function overlay(under: Budget, over: Partial<Budget>): Budget {
-  return {
-    maxMinutes: over.maxMinutes ?? under.maxMinutes,
-    maxTokens: over.maxTokens ?? under.maxTokens,
-    maxCostUsd: over.maxCostUsd ?? under.maxCostUsd,
-  }
 }
 
 function range(n: number): number[] {

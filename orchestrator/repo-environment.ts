@@ -1,5 +1,5 @@
 /** What a repo itself says of its environment, in `.hangar/environment.json`: only what concerns the inside of a sandbox is its to decide. */
-import { Type } from '@sinclair/typebox'
+import { type Static, Type } from '@sinclair/typebox'
 import { VariablesShape } from '../domain/environment.ts'
 import { messageOf } from '../domain/errors.ts'
 import type { Oid } from '../domain/names.ts'
@@ -20,31 +20,42 @@ const Shape = Type.Object(
 )
 
 /**
- * The environment with what the repo adds at the commit: a set-up and a verification where the server has none, and variables that the server does not set.
+ * The environment with what the repo adds at the commit that is worked on: a set-up where the server has none, and variables that the server
+ * does not set; and a verification where there is none, by the commit that the work began on: an agent does not choose what verifies it.
  * A file that cannot be taken adds nothing but a warning for the turn.
  */
 export async function withRepoEnvironment(
   environment: TurnEnvironment,
   repo: Repository,
-  commit: Oid | null,
+  { head, base }: { readonly head: Oid | null; readonly base: Oid | null },
 ): Promise<TurnEnvironment> {
-  if (commit === null) return environment
-  const file = await repo.objects.info(`${commit}:${FILE}`)
-  if (file === null || file.type !== 'blob') return environment
+  const now = await readAt(repo, head)
+  const then = base === head ? now : await readAt(repo, base)
+  const refused = now.refused ?? then.refused
+  const added = {
+    setup: environment.setup ?? now.settings.setup ?? null,
+    env: { ...now.settings.env, ...environment.env },
+    verify: environment.verify ?? then.settings.verify ?? null,
+  }
+  if (refused === null) return { ...environment, ...added }
+  const warning = `${FILE} of the repo was left out: ${refused}`
+  return { ...environment, ...added, warnings: [...environment.warnings, warning] }
+}
+
+interface Read {
+  readonly settings: Static<typeof Shape>
+  /** Why the file is not taken. */
+  readonly refused: string | null
+}
+
+async function readAt(repo: Repository, commit: Oid | null): Promise<Read> {
+  const file = commit === null ? null : await repo.objects.info(`${commit}:${FILE}`)
+  if (file === null || file.type !== 'blob') return { settings: {}, refused: null }
   try {
     if (file.size > MAX_BYTES) throw new Error(`it has ${file.size} bytes, and may have ${MAX_BYTES}`)
     const text = (await repo.objects.read(file.oid))?.body.toString('utf8') ?? ''
-    const { setup, env, verify } = parseShape(Shape, JSON.parse(text), 'it')
-    return {
-      ...environment,
-      setup: environment.setup ?? setup ?? null,
-      env: { ...env, ...environment.env },
-      verify: environment.verify ?? verify ?? null,
-    }
+    return { settings: parseShape(Shape, JSON.parse(text), 'it'), refused: null }
   } catch (error) {
-    return {
-      ...environment,
-      warnings: [...environment.warnings, `${FILE} of the repo was left out: ${messageOf(error)}`],
-    }
+    return { settings: {}, refused: messageOf(error) }
   }
 }

@@ -18,6 +18,8 @@ export interface SessionControl {
   cancel(name: SessionName): Promise<SessionRecord>
   /** The same for another reason, which the turn's record keeps. */
   stop(name: SessionName, why: StopCause): Promise<SessionRecord>
+  /** Stops every turn up to this number, those that wait as well. Safe to repeat. */
+  stopAll(name: SessionName, upTo: number): Promise<void>
   /** Ends all turns, destroys the sandbox, revokes its grant. Its refs stay. Safe to repeat. */
   close(name: SessionName): Promise<SessionRecord>
   /** Closes, then removes the session's refs and frees its name. */
@@ -94,8 +96,25 @@ export function createSessionControl(deps: SessionControlDeps): SessionControl {
     return session
   }
 
+  const stopAll = async (name: SessionName, upTo: number): Promise<void> => {
+    await records.move(name, async (at) => {
+      const unended = await unendedTurns(at)
+      const wanted = unended.filter((turn) => turn.turn <= upTo && turn.stopReason === null)
+      if (wanted.length === 0) return null
+      const ended = wanted.map((turn) => stopped(turn, CANCELLED, clock.now()))
+      const isIdle = ended.length === unended.length && ended.every((turn) => turn.state === 'ended')
+      return {
+        message: 'its turns are being stopped: cancelled',
+        session: isIdle ? { ...at.session, state: 'idle' } : at.session,
+        turns: ended,
+      }
+    })
+    runner.interrupt(name)
+  }
+
   return {
     close,
+    stopAll,
     cancel: (name) => stop(name, CANCELLED),
     stop,
     remove: async (name) => {

@@ -1,4 +1,5 @@
 /** Session branches on their way upstream: when asked for, and after each push of the sandbox where the environment says so. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Environment } from '../domain/environment.ts'
 import { type ErrorCode, errors, HangarError, messageOf } from '../domain/errors.ts'
 import { type Oid, type RefName, type SessionName, workBranch, ZERO_OID } from '../domain/names.ts'
@@ -112,7 +113,8 @@ export function createSessionDelivery(deps: SessionDeliveryDeps): SessionDeliver
         continue
       }
       if (!delivery.retry) return
-      await pause(Math.min(MAX_RETRY_MS, (deps.retryMs ?? RETRY_MS) * 2 ** failures++), closing.signal)
+      const pauseMs = Math.min(MAX_RETRY_MS, (deps.retryMs ?? RETRY_MS) * 2 ** failures++)
+      await sleep(pauseMs, undefined, { signal: closing.signal }).catch(() => {})
     }
   }
 
@@ -163,18 +165,5 @@ function pushed(event: StoreEvent): SessionName[] {
   return event.updates.flatMap(({ ref, new: oid }) => {
     const name = oid === ZERO_OID ? undefined : BRANCH.exec(ref)?.[1]
     return name === undefined ? [] : [name as SessionName]
-  })
-}
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const done = () => {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', done)
-      resolve()
-    }
-    const timer = setTimeout(done, ms)
-    signal.addEventListener('abort', done)
-    if (signal.aborted) done()
   })
 }

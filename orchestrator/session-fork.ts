@@ -96,6 +96,7 @@ export function createSessionFork(deps: SessionForkDeps): SessionFork {
       state: message === null ? 'idle' : 'running',
       parent: parent.name,
       parentTurn: origin.turn,
+      parentCreatedAt: parent.createdAt,
       verify: null,
       conversation: conversation === null ? null : { ...conversation, isParents: true },
       sandbox: null,

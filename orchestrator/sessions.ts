@@ -23,6 +23,7 @@ import type { Repositories } from '../gateway/git/repositories.ts'
 import type { RefUpdate, Repository } from '../gateway/git/repository.ts'
 import type { Upstreams } from '../gateway/upstream/upstreams.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
+import { overlay } from './budget.ts'
 import type { Message } from './message.ts'
 import type { NameClaims } from './name-claims.ts'
 import { attachmentPath } from './sandbox-helper.ts'
@@ -343,14 +344,6 @@ function newTurn(
     createdAt: now,
     startedAt: null,
     endedAt: null,
-  }
-}
-
-function overlay(under: Budget, over: Partial<Budget>): Budget {
-  return {
-    maxMinutes: over.maxMinutes ?? under.maxMinutes,
-    maxTokens: over.maxTokens ?? under.maxTokens,
-    maxCostUsd: over.maxCostUsd ?? under.maxCostUsd,
   }
 }
 

@@ -21,7 +21,8 @@ export interface RankedAttempt {
 
 /** Whether an attempt's work may be delivered: its agent ended well, and nothing that verified it failed. */
 export function passes({ turn }: Pick<EndedAttempt, 'turn'>): boolean {
-  return turn?.outcome === 'exited' && (turn.verification ?? null)?.passed !== false
+  if (turn?.outcome !== 'exited' || (turn.notOnBranch ?? null) !== null) return false
+  return (turn.verification ?? null) === null || turn.verification?.passed === true
 }
 
 /** All attempts in order, each with its reason; a verdict on attempts that did not pass, or that there are not, is left out. */
@@ -49,8 +50,9 @@ function reasonOf(entry: EndedAttempt, judged: string | null): string {
   if (turn === null) return 'its session is gone'
   if (turn.outcome !== 'exited')
     return `it ended ${turn.outcome ?? turn.state}${turn.error === null ? '' : `: ${turn.error.message}`}`
+  if (turn.notOnBranch != null) return `its work is not on its branch: ${turn.notOnBranch}`
   const verification = turn.verification ?? null
-  if (verification?.passed === false)
+  if (verification !== null && verification.passed !== true)
     return verification.exitCode === null
       ? 'its verification did not end'
       : `its verification failed with exit status ${verification.exitCode}`
@@ -99,6 +101,11 @@ ${list.join('\n')}
 
 /** What an agent is told whose work failed its verification. */
 export function repairMessage(turn: TurnRecord): string {
+  if (turn.notOnBranch != null)
+    return `Your work could not be put on its branch, and is not delivered so: ${turn.notOnBranch}
+
+Mend that, commit, and end.
+`
   const { command = '', exitCode = null, logTail = '' } = turn.verification ?? {}
   const how = exitCode === null ? 'did not end in time' : `failed with exit status ${exitCode}`
   return `Your work was verified, and the verification ${how}. Mend what it shows, and end; it is verified once more.

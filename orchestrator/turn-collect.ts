@@ -28,6 +28,8 @@ interface Gathered {
   readonly checkpoint: Oid | null
   /** Whether the sandbox's state was pushed. */
   readonly saved: boolean
+  /** Of a job's turn that ended well: why its branch does not hold the work; null: it does, or that is not asked. */
+  readonly notOnBranch: string | null
 }
 
 const NOTHING: Collected = {
@@ -53,7 +55,8 @@ export async function collectTurn(at: TurnAt, services: TurnServices): Promise<v
   if (up && isRepairable(turn, gathered) && (await beginRepair(at, gathered, services))) return
   const verification = await verificationOf(at, { session, turn, ref: up ? ref : null }, gathered, services)
   const lost = gathered.saved ? null : await lostWork(at, ref, turn)
-  await recordEnd(at, { ...turn, error: lost ?? turn.error, verification }, gathered, services)
+  const { notOnBranch } = gathered
+  await recordEnd(at, { ...turn, error: lost ?? turn.error, verification, notOnBranch }, gathered, services)
 }
 
 /** An agent that has ended well, in a sandbox that went with its work before that was collected. */
@@ -77,14 +80,14 @@ async function verificationOf(
     turn,
     ref,
   }: { readonly session: SessionRecord; readonly turn: TurnRecord; readonly ref: SandboxRef | null },
-  { collected }: Gathered,
+  { collected, head, notOnBranch }: Gathered,
   services: TurnServices,
 ): Promise<Verification | null> {
   const begun = turn.verification ?? null
   if (ref === null) return begun?.passed === null ? lostVerification(begun, services.clock.now()) : begun
   const command = verifyCommand(at, session)
-  if (command === null || outcomeOf(turn, collected) !== 'exited') return begun
-  return verifyWork(at, { ref, session, turn }, command, services)
+  if (command === null || notOnBranch !== null || outcomeOf(turn, collected) !== 'exited') return begun
+  return verifyWork(at, { ref, session, turn }, { command, commit: head }, services)
 }
 
 /** An agent that ended well, asked nothing, and handed back no valid result may try once more. */
@@ -157,7 +160,16 @@ export async function failTurn(at: TurnPlace, error: unknown, services: TurnServ
 /** What the record has already, when no sandbox is there to be read. */
 async function gatherNothing(at: TurnPlace, { artifacts }: TurnRecord): Promise<Gathered> {
   const [head, checkpoint] = await tips(at)
-  return { collected: NOTHING, artifacts, result: { kind: 'none' }, warnings: [], head, checkpoint, saved: false }
+  return {
+    collected: NOTHING,
+    artifacts,
+    result: { kind: 'none' },
+    warnings: [],
+    head,
+    checkpoint,
+    saved: false,
+    notOnBranch: null,
+  }
 }
 
 function tips(at: TurnPlace): Promise<[Oid | null, Oid | null]> {
@@ -172,6 +184,8 @@ async function gather(
   services: TurnServices,
 ): Promise<Gathered> {
   const warnings: string[] = []
+  let isToDeliver = false
+  let notCommitted: string | null = null
   // The agent's processes have ended, so both see the same state.
   const io = readIo(at, ref, services).catch((error: unknown): Collected => {
     return { ...NOTHING, warnings: [`HANGAR_IO could not be read: ${messageOf(error)}`] }
@@ -180,7 +194,8 @@ async function gather(
     // What a verification leaves behind is not the agent's work.
     if ((turn.verification ?? null) !== null) return null
     if (jobOf(at.name) !== null && outcomeOf(turn, await io) === 'exited') {
-      const notCommitted = await commitWork(at, { ref, session, turn })
+      isToDeliver = true
+      notCommitted = await commitWork(at, { ref, session, turn })
       if (notCommitted !== null) warnings.push(notCommitted)
     }
     return checkpointSandbox(at, ref, session, turn, services).catch((error: unknown) => {
@@ -195,6 +210,8 @@ async function gather(
       ? await services.results.check(turn.outputSchema, collected.resultText, at.slug)
       : { kind: 'invalid', reason: collected.resultRefused }
   const [head, checkpoint] = await tips(at)
+  const isOnBranch = notCommitted === null && report !== null && report.head === head
+  const refused = notCommitted ?? [...warnings, ...(report?.warnings ?? [])].join('; ')
   return {
     collected,
     artifacts: newestOf([...turn.artifacts, ...stored]),
@@ -202,6 +219,7 @@ async function gather(
     head,
     checkpoint,
     saved: report !== null || (turn.verification ?? null) !== null,
+    notOnBranch: isToDeliver && !isOnBranch ? services.redactor.text(refused || 'the branch was not moved') : null,
     warnings: [...warnings, ...(report?.warnings ?? []), ...(notKept === null ? [] : [notKept]), ...collected.warnings],
   }
 }
@@ -303,7 +321,8 @@ function endedTurn(
     questionOptions: outcome === 'needs_input' ? optionsOf(turn, collected, services) : [],
     usage: own,
     repairUsage: repair,
-    headCommit: gathered.head,
+    // What a verification did to the branch is not the agent's work.
+    headCommit: turn.verification?.commit ?? gathered.head,
     checkpoint: gathered.checkpoint,
     endedAt: services.clock.now(),
   }

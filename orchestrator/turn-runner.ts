@@ -104,7 +104,10 @@ export function createTurnRunner(services: TurnRunnerDeps): TurnRunner {
     const { session, repo: slug } = await services.records.get(name)
     const repo = await services.records.repository(name)
     const head = await repo.refs.read(workBranch(name))
-    const environment = await withRepoEnvironment(services.environment(session.environment), repo, head)
+    const environment = await withRepoEnvironment(services.environment(session.environment), repo, {
+      head,
+      base: session.baseCommit,
+    })
     return { name, number, repo, slug, environment, signal }
   }
 

@@ -1,11 +1,11 @@
 /** After the agent of a job's turn: what it left uncommitted is committed, and a command in its sandbox verifies the work. */
 import { messageOf } from '../domain/errors.ts'
-import { jobOf } from '../domain/names.ts'
+import { jobOf, type Oid } from '../domain/names.ts'
 import type { SandboxRef, TurnProcess } from '../domain/sandbox.ts'
 import type { SessionRecord, TurnRecord, Verification } from '../domain/session.ts'
 import { lastWords, turnEnvironment } from './sandbox-helper.ts'
 import { putEvent } from './session-events.ts'
-import { runKeys, type TurnAt, type TurnServices } from './turn-context.ts'
+import { deadlineOf, runKeys, type TurnAt, type TurnServices } from './turn-context.ts'
 
 const COMMIT_TIMEOUT_MS = 15 * 60_000
 const GRACE_MS = 10_000
@@ -62,19 +62,19 @@ export function verifyCommand(at: TurnAt, session: SessionRecord): string | null
 export async function verifyWork(
   at: TurnAt,
   work: AgentsWork,
-  command: string,
+  { command, commit }: { readonly command: string; readonly commit: Oid | null },
   services: TurnServices,
 ): Promise<Verification | null> {
-  const begun = work.turn.verification ?? (await begin(at, command, services))
+  const begun = work.turn.verification ?? (await begin(at, { command, commit }, services))
   if (begun === null || begun.passed !== null) return begun
   const { provider } = at.environment
   const key = runKeys(at.number).verify
   await provider.start(work.ref, {
     key,
-    argv: ['sh', '-c', begun.command],
+    argv: ['sh', '-c', command],
     env: turnEnvironment(at, work.session, work.turn, provider.paths(work.ref)),
     stdin: new Uint8Array(),
-    timeoutMs: work.turn.timeoutMs,
+    timeoutMs: deadlineOf(work.turn).ms,
     graceMs: GRACE_MS,
     maxOutputBytes: MAX_OUTPUT_BYTES,
   })
@@ -99,10 +99,15 @@ export function lostVerification(begun: Verification, now: number): Verification
   }
 }
 
-async function begin(at: TurnAt, command: string, services: TurnServices): Promise<Verification | null> {
+async function begin(
+  at: TurnAt,
+  { command, commit }: { readonly command: string; readonly commit: Oid | null },
+  services: TurnServices,
+): Promise<Verification | null> {
+  const shown = services.redactor.text(command)
   const startedAt = services.clock.now()
-  const begun: Verification = { command, startedAt, passed: null, exitCode: null, seconds: null, logTail: '' }
-  return record(at, begun, services)
+  const unknown = { passed: null, exitCode: null, seconds: null, logTail: '' }
+  return record(at, { command: shown, commit, startedAt, ...unknown }, services)
 }
 
 /** Writes it on the turn; null, and nothing written, when the turn is being stopped. */
@@ -113,7 +118,7 @@ async function record(at: TurnAt, verification: Verification, services: TurnServ
     at.name,
     at.number,
     passed === null
-      ? { kind: 'command', id, phase: 'start', command: services.redactor.text(command) }
+      ? { kind: 'command', id, phase: 'start', command }
       : { kind: 'command', id, phase: 'end', exitCode },
   )
   let written = false
@@ -155,6 +160,6 @@ async function follow(at: TurnAt, ref: SandboxRef, key: string): Promise<{ proce
 
 function note(process: Ended, turn: TurnRecord): string {
   if (process.state !== 'exited') return '\n(the verification was lost before it ended)'
-  if (process.timedOut) return `\n(stopped after ${Math.round(turn.timeoutMs / 60_000)} minute(s))`
+  if (process.timedOut) return `\n(stopped after ${Math.round(deadlineOf(turn).ms / 60_000)} minute(s))`
   return process.oom === true ? '\n(the sandbox ran out of memory)' : ''
 }

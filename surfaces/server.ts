@@ -339,6 +339,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       }),
       projectBranches: async (slug) => projectBranches(await jobRecords.repository(slug)),
       isDraft: (environment) => settings(environment).draftPullRequests,
+      redactor,
       publicUrl: () => config.publicUrl ?? url,
     })
     const jobRunner = keep(
@@ -427,7 +428,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       }),
       (value) => value.close(),
     )
-    if (complete) await jobs.recover()
+    await jobs.recover({ complete })
     await housekeeping.sweep()
     await delivery.start()
     const callbacks = keep(
@@ -437,6 +438,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
         ledger,
         fetch: safeFetch,
         secret: config.callbacks.secret,
+        complete,
         view: async (job) => callbackView(job, await jobView(job, services), services),
         clock,
         log,

@@ -1,5 +1,6 @@
 /** Domain values as the wire shows them: snake_case, ISO times, no hashes. The only place where that change happens on the way out. */
 import type { Token } from '../domain/grant.ts'
+import type { JobRecord } from '../domain/job.ts'
 import type { Oid, SessionName } from '../domain/names.ts'
 import { type Budget, type RunEvent, sumUsage, type Usage } from '../domain/run-event.ts'
 import type { ArtifactEntry, SessionRecord, TurnRecord } from '../domain/session.ts'
@@ -123,16 +124,31 @@ export function waitView({ done, session, turn, progress, cursor }: Waited, surf
   }
 }
 
-export function inboxView(session: SessionRecord, turn: TurnRecord) {
+/** `ref` is the session's name, or the id of the job that it works for. */
+export function inboxView(ref: string, session: SessionRecord, turn: TurnRecord) {
   return {
     kind: 'question',
-    ref: session.name,
+    ref,
     repo: session.repo,
     turn: turn.turn,
     question: session.needsInput,
     question_options: session.questionOptions,
     since: time(turn.endedAt ?? session.updatedAt),
     requester: turn.requester ?? null,
+  }
+}
+
+/** A job that waits for approval. */
+export function approvalView(job: JobRecord) {
+  return {
+    kind: 'approval',
+    ref: job.id,
+    repo: job.repo,
+    turn: 1,
+    question: job.instructions,
+    question_options: [],
+    since: time(job.updatedAt),
+    requester: job.requester,
   }
 }
 

@@ -1,4 +1,4 @@
-/** `hangar inbox`: the questions that wait for a person. */
+/** `hangar inbox`: the questions and approvals that wait for a person. */
 import type { Command } from 'commander'
 import { callJson } from '../client.ts'
 import { type Context, createContext } from '../command.ts'
@@ -8,7 +8,7 @@ import type { Listed, WireInboxItem } from '../wire.ts'
 export function addInboxCommand(program: Command): void {
   program
     .command('inbox')
-    .description('list the questions that wait for an answer, the oldest first')
+    .description('list the questions and approvals that wait for a person, the oldest first')
     .option('--json', "print the API's object")
     .action(async (options: { json?: boolean }) => {
       const context = createContext(options)
@@ -56,10 +56,13 @@ function show({ output }: Context, items: readonly WireInboxItem[]): void {
     )
     output.data(`${printable(item.question).trim().replace(/^/gm, '  ')}\n`)
     for (const [place, option] of item.question_options.entries()) output.data(`  ${place + 1}. ${printable(option)}\n`)
-    const choice =
-      item.question_options.length === 0
-        ? '"…"'
-        : `--option 1${item.question_options.length > 1 ? `…${item.question_options.length}` : ''}, or "…"`
-    output.data(`  ${output.dim(`answer with: hangar session send ${item.ref} ${choice}`)}\n\n`)
+    output.data(`  ${output.dim(nextStep(item))}\n\n`)
   }
+}
+
+function nextStep({ kind, ref, question_options: options }: WireInboxItem): string {
+  if (kind === 'approval') return `let it begin with: hangar job approve ${ref}, or not: hangar job reject ${ref}`
+  const choice = options.length === 0 ? '"…"' : `--option 1${options.length > 1 ? `…${options.length}` : ''}, or "…"`
+  const command = ref.startsWith('job-') ? 'job follow-up' : 'session send'
+  return `answer with: hangar ${command} ${ref} ${choice}`
 }

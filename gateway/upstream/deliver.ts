@@ -10,6 +10,8 @@ import type { Remote } from './remote.ts'
 export interface DeliverAsk {
   /** The session's work branch, here and upstream. */
   readonly branch: RefName
+  /** What of it is delivered; absent: all, as it is now. */
+  readonly commit?: Oid
   /** What a person saw upstream and wants replaced, where that is not what was delivered last; ZERO_OID: no branch. */
   readonly expected?: Oid
   readonly signal?: AbortSignal
@@ -30,9 +32,9 @@ export async function deliverBranch(
   remote: Remote,
   repo: Repository,
   upstream: Upstream,
-  { branch, expected, signal }: DeliverAsk,
+  { branch, commit, expected, signal }: DeliverAsk,
 ): Promise<Delivered> {
-  const oid = await repo.refs.read(branch)
+  const oid = commit ?? (await repo.refs.read(branch))
   if (oid === null) throw errors.noContent(`${branch} has no commit yet; there is nothing to deliver`)
   const there = await valueThere(remote, upstream, branch, signal)
   const known = { last: await repo.refs.read(upstreamRef(branch)), begun: await repo.refs.read(deliveringRef(branch)) }

@@ -193,7 +193,9 @@ function words({ body, text }: Answer): string {
 function failureOf(answer: Answer, headers: Headers, repo: string): HangarError {
   const reason = words(answer)
   const { status } = answer
-  if (status === 429 || (status === 403 && (headers.get('retry-after') ?? headers.get('x-ratelimit-reset')) !== null))
+  // The time at which a limit begins anew is in nearly every answer.
+  const isLimited = headers.get('retry-after') !== null || headers.get('x-ratelimit-remaining') === '0'
+  if (status === 429 || (status === 403 && isLimited))
     return errors.upstreamBusy(`GitHub takes no more requests for ${repo} for now: its rate limit is used up`, {
       reason,
     })

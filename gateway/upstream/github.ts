@@ -91,7 +91,10 @@ function failureOf(error: unknown, repo: string): HangarError {
   const { status, response } = error as { status?: number; response?: { headers?: Record<string, string | undefined> } }
   const reason = messageOf(error).slice(0, 500)
   const headers = response?.headers ?? {}
-  if (status === 429 || (status === 403 && (headers['retry-after'] ?? headers['x-ratelimit-reset']) !== undefined))
+  if (
+    status === 429 ||
+    (status === 403 && (headers['retry-after'] !== undefined || headers['x-ratelimit-remaining'] === '0'))
+  )
     return errors.upstreamBusy(`GitHub gives no token for ${repo} for now: its rate limit is used up`, { reason })
   switch (status) {
     case 401:

@@ -3,6 +3,7 @@
  * crash at any point loses nothing, and repeats at most the attempt that it cut off, under the same id.
  */
 import { setMaxListeners } from 'node:events'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { messageOf } from '../../domain/errors.ts'
 import type { JobRecord, JobState } from '../../domain/job.ts'
 import type { JobId, RefName } from '../../domain/names.ts'
@@ -28,6 +29,8 @@ export interface CallbacksDeps {
   readonly fetch: SafeFetch
   /** null: none is configured, and no job has a callback. */
   readonly secret: Uint8Array | null
+  /** Whether every job could be read: else an outbox may be that of one which could not. */
+  readonly complete: boolean
   /** What a callback says of a job, as the wire shows it. */
   view(job: JobRecord): Promise<object>
   readonly clock: Clock
@@ -42,6 +45,10 @@ interface Told {
   readonly notBefore: number
   readonly state: 'pending' | 'sent' | 'parked'
 }
+
+/** Longer waits than a timer takes are made of several. */
+const MAX_PAUSE_MS = 3_600_000
+const RETRY_MS = 5_000
 
 const TYPES: Readonly<Partial<Record<JobState, string>>> = {
   awaiting_approval: 'job.awaiting_approval',
@@ -85,10 +92,16 @@ export function createCallbacks(deps: CallbacksDeps): Callbacks {
     while (!closing.signal.aborted) {
       const job = await jobs.find(id)
       if (job === null || job.callbackUrl === null || deps.secret === null) return
-      const outbox = await noted(job)
+      const outbox = await noted(job).catch(async (error: unknown) => {
+        log.warn({ job: id, error: messageOf(error) }, 'callbacks of a job cannot be noted; trying again')
+        await sleep(RETRY_MS, undefined, { signal: closing.signal }).catch(() => {})
+        return null
+      })
+      if (outbox === null) continue
       const next = outbox.find(({ state }) => state === 'pending')
       if (next === undefined) return
-      await pause(next.notBefore - clock.now(), closing.signal)
+      const pauseMs = Math.min(MAX_PAUSE_MS, next.notBefore - clock.now())
+      if (pauseMs > 0) await sleep(pauseMs, undefined, { signal: closing.signal }).catch(() => {})
       if (closing.signal.aborted) return
       if (next.notBefore > clock.now()) continue
       await attempt(id, job.callbackUrl, next, deps.secret)
@@ -129,7 +142,8 @@ export function createCallbacks(deps: CallbacksDeps): Callbacks {
         if (entry.id !== told.id) return entry
         const attempts = told.attempts + 1
         if (verdict.kind === 'again') return { ...entry, attempts, notBefore: clock.now() + verdict.afterMs }
-        return { ...entry, attempts, state: verdict.kind === 'sent' ? 'sent' : 'parked' }
+        // What was told need not be kept.
+        return { ...entry, attempts, body: '', state: verdict.kind === 'sent' ? 'sent' : 'parked' }
       }),
     )
   }
@@ -152,12 +166,19 @@ export function createCallbacks(deps: CallbacksDeps): Callbacks {
 
   return {
     start: async () => {
-      off = jobs.onAnyMove(kick)
+      off = jobs.onAnyMove((job) => {
+        // Noted at once, also while an earlier one waits: what is told is how it was then.
+        if (job.callbackUrl !== null && working.has(job.id))
+          noted(job).catch((error: unknown) =>
+            log.warn({ job: job.id, error: messageOf(error) }, 'a callback was not noted; it is when it is its turn'),
+          )
+        kick(job)
+      })
       const all = await jobs.all()
       const present = new Set<string>(all.map(({ id }) => outboxRef(id)))
       const { refs } = await server.refs.snapshot()
       const old = refs.filter(({ name }) => name.startsWith(FOLDER) && !present.has(name))
-      if (old.length > 0)
+      if (deps.complete && old.length > 0)
         await server.refs.transact(old.map(({ name, oid }) => ({ ref: name, old: oid, new: ZERO_OID })))
       for (const job of all) kick(job)
     },
@@ -189,21 +210,4 @@ function dueOf(job: JobRecord): { readonly id: string; readonly type: string; re
     due.push({ id: `evt_${job.id}_${type}_${count}`, type, at })
   }
   return due
-}
-
-/** Longer waits than a timer takes are made of several. */
-const MAX_PAUSE_MS = 3_600_000
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  if (ms <= 0) return Promise.resolve()
-  return new Promise((resolve) => {
-    const done = () => {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', done)
-      resolve()
-    }
-    const timer = setTimeout(done, Math.min(ms, MAX_PAUSE_MS))
-    signal.addEventListener('abort', done)
-    if (signal.aborted) done()
-  })
 }

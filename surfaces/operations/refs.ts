@@ -2,7 +2,7 @@
 import { errors } from '../../domain/errors.ts'
 import { coversRepo } from '../../domain/grant.ts'
 import type { JobRecord } from '../../domain/job.ts'
-import { isJobId, type JobId, jobOf, parseSessionName, type SessionName } from '../../domain/names.ts'
+import { isJobId, type JobId, jobOf, judgedJob, parseSessionName, type SessionName } from '../../domain/names.ts'
 import { chosenSession } from '../../orchestrator/job-attempts.ts'
 import { type Call, sessionFor } from './operation.ts'
 
@@ -34,10 +34,10 @@ export async function sessionMeant(call: Call, ref: string): Promise<SessionName
 export async function ownSession(call: Call, ref: string): Promise<SessionName> {
   const name = parseSessionName(ref)
   await sessionFor(call, name)
-  const job = jobOf(name)
+  const job = jobOf(name)?.id ?? judgedJob(name)
   if (job !== null)
     throw errors.conflict(
-      `session ${name} works for job ${job.id}, and is steered through it: hangar job follow-up ${job.id} "…", or hangar job cancel ${job.id}`,
+      `session ${name} works for job ${job}, and is steered through it: hangar job follow-up ${job} "…", or hangar job cancel ${job}`,
     )
   return name
 }

@@ -7,6 +7,7 @@ import promises from 'node:fs/promises'
 import http, { ServerResponse } from 'node:http'
 import https from 'node:https'
 import { syncBuiltinESMExports } from 'node:module'
+import net from 'node:net'
 
 const at = Number(process.env.HANGAR_KILL_AT ?? 0)
 const countFile = process.env.HANGAR_KILL_COUNT
@@ -38,6 +39,21 @@ childProcess.spawn = (...args) => {
     child.stdin.write = (...bytes) => operation(() => write(...bytes))
   }
   return child
+}
+// Git is started by a small process, which is told so, and its input goes over sockets.
+const { fork } = childProcess
+childProcess.fork = (...args) => {
+  const child = operation(() => fork(...args))
+  const send = child.send.bind(child)
+  child.send = (...message) => operation(() => send(...message))
+  return child
+}
+const { connect } = net
+net.connect = (...args) => {
+  const socket = connect(...args)
+  const write = socket.write.bind(socket)
+  socket.write = (...bytes) => operation(() => write(...bytes))
+  return socket
 }
 for (const module of [http, https]) {
   const { request } = module
