@@ -1,4 +1,6 @@
 /** Jobs: submitted, verified, delivered, followed up; several attempts of which the best counts; cancelled; all of it over restarts. */
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import t from 'tap'
 import { hostedRepo, SCRIPTED_AGENT, settled, states, submit } from './jobs-support.ts'
 import { startHangar } from './support.ts'
@@ -183,4 +185,68 @@ t.test('what is wrong with a submission is refused, and nothing of it stays', as
   }
   t.equal((await hangar.api('POST', `/api/sessions`, { name: 'job-x', repo: 'acme/app', message: 'x' })).status, 400)
   await hangar.api('POST', `/api/jobs/${job.body.id}/cancel`)
+})
+
+t.test(
+  'what is delivered is what was verified, by what the project says; what the branch refuses is not delivered',
+  async (t) => {
+    const hangar = await startHangar(t, { agent: AGENT })
+    const checkout = await hostedRepo(t, hangar)
+    const meddling = await submit(hangar, {
+      instructions: '! echo good >x.txt',
+      verify:
+        'grep -q good x.txt && echo worse >x.txt && git commit -qam worse && git push -q origin HEAD:"$HANGAR_BRANCH"',
+    })
+    const job = await settled(hangar, meddling.body.id)
+    t.equal(job.state, 'succeeded', job.state_reason)
+    const { turns } = (await hangar.api('GET', `/api/sessions/${job.id}`)).body
+    t.equal(job.delivery.commit, turns[0].head_commit)
+    const fetched = await hangar.git(checkout, ['fetch', '-q', `${hangar.url}/git/acme/app.git`, `hangar/${job.id}`])
+    t.equal(fetched.status, 0, fetched.err)
+    const file = await hangar.git(checkout, ['show', `${job.delivery.commit}:x.txt`])
+    t.equal(file.out, 'good\n', "the agent's commit, not that of its verification")
+
+    const forbidden = await submit(hangar, {
+      instructions: '! mkdir -p .github/workflows; echo x >.github/workflows/x.yml',
+    })
+    const refused = await settled(hangar, forbidden.body.id)
+    t.equal(refused.state, 'failed')
+    t.match(refused.state_reason, /not on its branch.*\.github\/workflows/)
+    t.equal((await hangar.api('GET', `/api/sessions/${refused.id}`)).body.turns.length, 2, 'its agent was told so once')
+
+    for (const args of [
+      ['switch', '-q', '-c', 'strict'],
+      ['add', '.'],
+      ['commit', '-qm', 'verify'],
+      ['push', '-q', `${hangar.url}/git/acme/app.git`, 'strict'],
+    ]) {
+      mkdirSync(join(checkout, '.hangar'), { recursive: true })
+      writeFileSync(join(checkout, '.hangar', 'environment.json'), '{"verify":"test -f wanted.txt"}')
+      t.equal((await hangar.git(checkout, args)).status, 0)
+    }
+    const lenient = await submit(hangar, {
+      ref: 'strict',
+      instructions: '! echo \'{"verify":"true"}\' >.hangar/environment.json',
+    })
+    const strict = await settled(hangar, lenient.body.id)
+    t.equal(strict.state, 'failed', 'an agent does not choose what verifies it')
+    t.match(strict.verification, { command: 'test -f wanted.txt', passed: false })
+  },
+)
+
+t.test('a cancelled job stays so, with the messages that waited', async (t) => {
+  const hangar = await startHangar(t, { agent: AGENT })
+  await hostedRepo(t, hangar)
+  const { body } = await submit(hangar, { instructions: '! echo begun >begun.txt; sleep 60' })
+  while ((await hangar.api('GET', `/api/jobs/${body.id}`)).body.state !== 'running')
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  const further = await hangar.api('POST', `/api/jobs/${body.id}/follow-up`, { message: '! echo 2 >two.txt' })
+  t.equal(further.status, 202)
+  t.equal((await hangar.api('POST', `/api/jobs/${body.id}/cancel`)).status, 200)
+  const session = await hangar.api('GET', `/api/sessions/${body.id}/wait?turn=2&timeout_seconds=60`)
+  t.match(session.body, { done: true, outcome: 'cancelled' })
+  await hangar.api('GET', `/api/sessions/${body.id}/wait?turn=1&timeout_seconds=60`)
+  const job = (await hangar.api('GET', `/api/jobs/${body.id}`)).body
+  t.equal(job.state, 'cancelled')
+  t.notMatch((await hangar.api('GET', `/api/jobs/${body.id}/patch`)).bytes.toString(), 'two.txt')
 })
