@@ -6,7 +6,7 @@ import { randomBytes } from 'node:crypto'
 import t from 'tap'
 import { live, local, prepared } from './life.ts'
 
-const POINTS = Number(process.env['HANGAR_KILLS'] ?? 8)
+const POINTS = Number(process.env['HANGAR_KILLS'] ?? 5)
 
 t.test(`killed at ${POINTS} points of a session's life`, { timeout: 3_600_000 }, async (t) => {
   const from = await prepared(t)

@@ -7,7 +7,7 @@ import t, { type Test } from 'tap'
 import { shell } from '../stories/support.ts'
 import { type Life, local, openLife, prepared } from './life.ts'
 
-const POINTS = Math.max(4, Math.floor(Number(process.env['HANGAR_KILLS'] ?? 0) / 4))
+const POINTS = Math.max(3, Math.floor(Number(process.env['HANGAR_KILLS'] ?? 0) / 4))
 
 async function live(t: Test, at: { readonly from: { dir: string }; readonly at: number }): Promise<Life> {
   const { call, repo, close } = await openLife(t, { ...at, place: local })
