@@ -15,7 +15,7 @@ export interface Quarantine {
 
 /**
  * Opens a quarantine (in front of another, whose environment is `behind`, when one builds on the other) in the repository's object directory (same file system, so that migrating is renaming).
- * What a crash leaves behind is `objects/incoming-*`, swept when the repository is next opened.
+ * What a crash leaves behind is swept when the repository is next opened: `objects/incoming-*` goes, `objects/accepted-*` is moved to its end.
  * Source: git's tmp-objdir.c, which receive-pack uses.
  */
 export async function openQuarantine(
@@ -35,8 +35,33 @@ export async function openQuarantine(
   }
 }
 
-/** Ends with nothing of the quarantine left. A pack counts for git once its .idx is there, so that goes last. */
+/**
+ * Ends with nothing of the quarantine left. Objects that need one another are moved one by one, so the directory is first given the name of what
+ * is accepted: a crash in between leaves no commit in the store whose parent was not moved any more.
+ */
 async function migrate(from: string, to: string): Promise<void> {
+  const accepted = from.replace(/incoming-(?=[^/]*$)/, ACCEPTED)
+  // Not there: it was given that name before.
+  await rename(from, accepted).catch(ifThere)
+  await moveIn(accepted, to)
+}
+
+/** Sweeps what a crash left of quarantines in an object directory. */
+export async function sweepQuarantines(objects: string): Promise<void> {
+  for (const name of await readdir(objects).catch(() => [])) {
+    if (name.startsWith(ACCEPTED)) await moveIn(join(objects, name), objects)
+    if (name.startsWith('incoming-')) await rm(join(objects, name), { recursive: true, force: true })
+  }
+}
+
+const ACCEPTED = 'accepted-'
+
+function ifThere(error: NodeJS.ErrnoException): void {
+  if (error.code !== 'ENOENT') throw error
+}
+
+/** A pack counts for git once its .idx is there, so that goes last. */
+async function moveIn(from: string, to: string): Promise<void> {
   const names = await readdir(from).catch(() => [])
   for (const name of names.filter((name) => /^[0-9a-f]{2}$/.test(name))) await moveAll(join(from, name), join(to, name))
   await moveAll(join(from, 'pack'), join(to, 'pack'))

@@ -13,6 +13,7 @@ import { PACK_CACHE_DIR } from './maintenance.ts'
 import { syncPath } from './object-writer.ts'
 import { createObjectStore } from './objects.ts'
 import { git } from './process.ts'
+import { sweepQuarantines } from './quarantine.ts'
 import { createRefStore, type RefStoreDeps, sweepStaleLocks } from './refs.ts'
 import type { Repository } from './repository.ts'
 import { lockStore } from './store-lock.ts'
@@ -286,8 +287,7 @@ async function sweepUnfinished(reposDir: string): Promise<void> {
 /** Leftovers of a crash in one repository: quarantines, halves of packs, kept answers, locks. Only one server writes here, and it has just opened it. */
 async function sweepRepository(dir: string): Promise<void> {
   const objects = join(dir, 'objects')
-  for (const name of await readdir(objects).catch(() => []))
-    if (name.startsWith('incoming-')) await rm(join(objects, name), { recursive: true, force: true })
+  await sweepQuarantines(objects)
   for (const name of await readdir(join(objects, 'pack')).catch(() => []))
     if (name.startsWith('tmp_')) await rm(join(objects, 'pack', name), { force: true })
   await rm(join(dir, PACK_CACHE_DIR), { recursive: true, force: true })

@@ -1,5 +1,5 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { buffer } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
@@ -349,6 +349,9 @@ t.test('repositories', async (t) => {
   t.test('a second server is refused; a dead one is succeeded', async (t) => {
     await t.rejects(again(), { code: 'store_unusable', message: new RegExp(`pid ${process.pid}`) })
     mkdirSync(join(repo.dir, 'objects/incoming-x'))
+    const half = `ff/${'0'.repeat(38)}`
+    mkdirSync(join(repo.dir, 'objects/accepted-y/ff'), { recursive: true })
+    writeFileSync(join(repo.dir, 'objects/accepted-y', half), 'an object')
     writeFileSync(join(repo.dir, 'packed-refs.lock'), '')
     execFileSync('touch', ['-d', '1 hour ago', join(repo.dir, 'packed-refs.lock')])
     await repositories.close()
@@ -364,6 +367,9 @@ t.test('repositories', async (t) => {
       await next.close()
     }
     t.notOk(readdirSync(join(repo.dir, 'objects')).includes('incoming-x'))
+    t.notOk(readdirSync(join(repo.dir, 'objects')).includes('accepted-y'))
+    t.ok(existsSync(join(repo.dir, 'objects', half)), 'what was accepted is moved to its end')
+    rmSync(join(repo.dir, 'objects', half))
     t.notOk(readdirSync(repo.dir).includes('packed-refs.lock'))
   })
 
