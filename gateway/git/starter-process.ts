@@ -38,7 +38,8 @@ function serve(): void {
 }
 
 function start({ id, file, args, cwd, env, output, secret }: StartOrder, given: Socket[]): void {
-  const tell = (report: StartReport) => void process.send?.(report)
+  // A parent that has just gone is told nothing: `disconnect` ends all.
+  const tell = (report: StartReport) => void process.send?.(report, undefined, undefined, () => {})
   let taken: number | null = null
   try {
     const [stdin, ...rest] = given

@@ -1,4 +1,5 @@
 /** Smart HTTP: from a request under `/git/` to git's answer. Authenticated, then parsed, then served; one function a step. */
+import { setMaxListeners } from 'node:events'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { errors, HangarError, messageOf } from '../../domain/errors.ts'
 import { type Caller, callerAt, type GrantCaller, type TokenCaller } from '../../domain/grant.ts'
@@ -88,6 +89,8 @@ export function createSmartHttp(deps: SmartHttpDeps): SmartHttp {
     search: deps.search ?? createSecretSearch([]),
   })
   const closing = new AbortController()
+  // Each request listens to it.
+  setMaxListeners(0, closing.signal)
   const running = new Set<Promise<void>>()
   const asksFirst = new WeakSet<IncomingMessage>()
   /** Bytes of a connection that metrics have already. */

@@ -1,6 +1,7 @@
 import { spawn } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
-import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
@@ -104,26 +105,35 @@ t.test('where it is lost git is started from here, and what it had started is gi
 })
 
 t.test('it ends with a server that is killed, and leaves nothing on the disk', async (t) => {
-  const dir = t.testdir()
+  // A short path: a socket is in it.
+  const dir = mkdtempSync(join(tmpdir(), 'hangar-starter-'))
+  t.teardown(() => rmSync(dir, { recursive: true, force: true }))
   const module = new URL('../../gateway/git/process.js', import.meta.url)
   const program = `
-    const { startGitFromSmallProcess } = await import(${JSON.stringify(module.href)})
+    const { runGit, startGitFromSmallProcess } = await import(${JSON.stringify(module.href)})
     await startGitFromSmallProcess()
     console.log('started')
-    setInterval(() => {}, 1_000)
+    // Some end after their server, which cannot be told.
+    for (;;) await Promise.all(Array.from({ length: 20 }, () => runGit({ args: ['version'] })))
   `
   const parent = spawn(process.execPath, ['--input-type=module', '-e', program], {
     env: { ...process.env, TMPDIR: dir },
-    stdio: ['ignore', 'pipe', 'inherit'],
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  let said = ''
+  parent.stderr.on('data', (chunk: Buffer) => {
+    said += chunk.toString('utf8')
   })
   t.teardown(() => parent.kill('SIGKILL'))
   await new Promise((resolve) => parent.stdout.once('data', resolve))
   const [starter = 0] = starters(parent.pid)
   t.ok(starter > 0)
   t.equal(readdirSync(dir).length, 1)
+  await sleep(300)
   parent.kill('SIGKILL')
   const isThere = () => readdirSync('/proc').includes(String(starter))
   for (let tries = 0; tries < 100 && isThere(); tries++) await sleep(50)
   t.notOk(isThere())
   t.strictSame(readdirSync(dir), [])
+  t.equal(said, '')
 })
