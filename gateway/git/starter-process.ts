@@ -15,7 +15,7 @@ const server = createServer({ pauseOnConnect: true, allowHalfOpen: true }, (sock
   sockets.push(socket)
   serve()
 })
-server.listen({ path, backlog: 4_096 }, () => process.send?.('ready'))
+server.listen({ path, backlog: 4_096 }, () => tell('ready'))
 process.on('message', (order: StartOrder) => {
   orders.push(order)
   serve()
@@ -28,6 +28,11 @@ process.on('disconnect', () => {
 // A terminal sends these to all of its programs; the parent decides what becomes of them.
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => {})
 
+/** A parent that has just gone is told nothing: `disconnect` ends all. */
+function tell(report: StartReport | 'ready'): void {
+  process.send?.(report, undefined, undefined, () => {})
+}
+
 function serve(): void {
   for (let order = orders[0]; order !== undefined; order = orders[0]) {
     const needed = 2 + (order.output === null ? 1 : 0) + (order.secret ? 1 : 0)
@@ -38,8 +43,6 @@ function serve(): void {
 }
 
 function start({ id, file, args, cwd, env, output, secret }: StartOrder, given: Socket[]): void {
-  // A parent that has just gone is told nothing: `disconnect` ends all.
-  const tell = (report: StartReport) => void process.send?.(report, undefined, undefined, () => {})
   let taken: number | null = null
   try {
     const [stdin, ...rest] = given

@@ -36,6 +36,9 @@ export interface Starter {
   close(): Promise<void>
 }
 
+/** Of a socket; what is longer is cut without a word. */
+const MAX_PATH_BYTES = 103
+
 const PROGRAM = fileURLToPath(new URL('./starter-process.js', import.meta.url))
 
 /**
@@ -43,7 +46,9 @@ const PROGRAM = fileURLToPath(new URL('./starter-process.js', import.meta.url))
  * Sockets carry no name: they are accepted in the order in which they were connected, which is that of the orders.
  */
 export async function openStarter(onLost: () => void): Promise<Starter> {
-  const dir = await mkdtemp(join(tmpdir(), 'hangar-git-'))
+  const prefix = join(tmpdir(), 'hangar-git-')
+  const isShort = Buffer.byteLength(`${prefix}XXXXXX/s`) <= MAX_PATH_BYTES
+  const dir = await mkdtemp(isShort ? prefix : '/tmp/hangar-git-')
   const path = join(dir, 's')
   const helper = fork(PROGRAM, [path], {
     stdio: ['ignore', 'ignore', 'inherit', 'ipc'],

@@ -1,12 +1,13 @@
 import { spawn } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { once } from 'node:events'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { git, killGit, runGit, spawnGit, startGitFromSmallProcess } from '../../gateway/git/process.ts'
-import { startGitServer } from './git-server.ts'
+import { gitServerOf } from './git-server.ts'
 
 /** The processes that start git for one. */
 function starters(parentPid = process.pid): number[] {
@@ -68,8 +69,7 @@ t.test('git that a small process starts is like a child of our own', async (t) =
 t.test('a server works the same with it', async (t) => {
   const stop = await startGitFromSmallProcess()
   t.teardown(stop)
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   const content = randomBytes(5_000_000)
   writeFileSync(join(work, 'random'), content)
@@ -104,36 +104,46 @@ t.test('where it is lost git is started from here, and what it had started is gi
   t.strictSame(starters(), [], 'it ends when it is closed')
 })
 
-t.test('it ends with a server that is killed, and leaves nothing on the disk', async (t) => {
-  // A short path: a socket is in it.
-  const dir = mkdtempSync(join(tmpdir(), 'hangar-starter-'))
-  t.teardown(() => rmSync(dir, { recursive: true, force: true }))
-  const module = new URL('../../gateway/git/process.js', import.meta.url)
-  const program = `
-    const { runGit, startGitFromSmallProcess } = await import(${JSON.stringify(module.href)})
-    await startGitFromSmallProcess()
-    console.log('started')
-    // Some end after their server, which cannot be told.
-    for (;;) await Promise.all(Array.from({ length: 20 }, () => runGit({ args: ['version'] })))
-  `
-  const parent = spawn(process.execPath, ['--input-type=module', '-e', program], {
-    env: { ...process.env, TMPDIR: dir },
-    stdio: ['ignore', 'pipe', 'pipe'],
+for (const [what, below] of [
+  ['', '.'],
+  [', also where a directory is too deep for a socket', 'x'.repeat(120)],
+] as const) {
+  t.test(`it ends with a server that is killed, and leaves nothing on the disk${what}`, async (t) => {
+    const top = mkdtempSync(join(tmpdir(), 'hangar-starter-'))
+    const dir = join(top, below)
+    mkdirSync(dir, { recursive: true })
+    const module = new URL('../../gateway/git/process.js', import.meta.url)
+    const program = `
+      const { runGit, startGitFromSmallProcess } = await import(${JSON.stringify(module.href)})
+      await startGitFromSmallProcess()
+      console.log('started')
+      // Some end after their server, which cannot be told.
+      for (;;) await Promise.all(Array.from({ length: 20 }, () => runGit({ args: ['version'] })))
+    `
+    const parent = spawn(process.execPath, ['--input-type=module', '-e', program], {
+      env: { ...process.env, TMPDIR: dir },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    })
+    t.teardown(() => {
+      parent.kill('SIGKILL')
+      rmSync(top, { recursive: true, force: true })
+    })
+    let said = ''
+    parent.stderr.on('data', (chunk: Buffer) => {
+      said += chunk.toString('utf8')
+    })
+    await Promise.race([once(parent.stdout, 'data'), once(parent, 'exit')])
+    const [starter = 0] = starters(parent.pid)
+    t.ok(starter > 0)
+    const socket = readFileSync(`/proc/${starter}/cmdline`, 'utf8').split('\0').at(-2) ?? ''
+    t.ok(existsSync(socket), 'the socket is where it was meant to be')
+    await sleep(300)
+    parent.kill('SIGKILL')
+    const isThere = () => readdirSync('/proc').includes(String(starter))
+    for (let tries = 0; tries < 100 && isThere(); tries++) await sleep(50)
+    t.notOk(isThere())
+    t.notOk(existsSync(dirname(socket)))
+    t.strictSame(readdirSync(dir), [])
+    t.equal(said, '')
   })
-  let said = ''
-  parent.stderr.on('data', (chunk: Buffer) => {
-    said += chunk.toString('utf8')
-  })
-  t.teardown(() => parent.kill('SIGKILL'))
-  await new Promise((resolve) => parent.stdout.once('data', resolve))
-  const [starter = 0] = starters(parent.pid)
-  t.ok(starter > 0)
-  t.equal(readdirSync(dir).length, 1)
-  await sleep(300)
-  parent.kill('SIGKILL')
-  const isThere = () => readdirSync('/proc').includes(String(starter))
-  for (let tries = 0; tries < 100 && isThere(); tries++) await sleep(50)
-  t.notOk(isThere())
-  t.strictSame(readdirSync(dir), [])
-  t.equal(said, '')
-})
+}
