@@ -8,7 +8,7 @@ import { gzipSync } from 'node:zlib'
 import t from 'tap'
 import { isOid, type Oid, type RefName, ZERO_OID } from '../../domain/names.ts'
 import { pktLines } from '../../gateway/wire/pkt-line.ts'
-import { type GitServer, startGitServer } from './git-server.ts'
+import { type GitServer, gitServerOf } from './git-server.ts'
 import { type PackObject, packIn, packOf, typesIn } from './packs.ts'
 
 interface Answer {
@@ -108,8 +108,7 @@ async function withSecret(s: GitServer) {
 }
 
 t.test('every request is authenticated, and what is not for the caller is not there', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   await s.work('work')
   const anonymous = [
     await call(s, { secret: null }),
@@ -139,8 +138,7 @@ t.test('every request is authenticated, and what is not for the caller is not th
 })
 
 t.test('only the three paths of smart HTTP are there, written one way', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const reposBefore = readdirSync(join(s.repo.dir, '..')).join()
   const q = '?service=git-upload-pack'
   const paths = [
@@ -174,8 +172,7 @@ t.test('only the three paths of smart HTTP are there, written one way', async (t
 })
 
 t.test('headers are exact, and encodings are looked up in no object', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const v0 = await call(s, {})
   t.equal(v0.headers['content-type'], 'application/x-git-upload-pack-advertisement')
   t.equal(v0.headers['cache-control'], 'no-cache, max-age=0, must-revalidate')
@@ -205,8 +202,7 @@ t.test('headers are exact, and encodings are looked up in no object', async (t) 
 })
 
 t.test('bombs and endless bodies end early, in bounded memory', async (t) => {
-  const s = await startGitServer(t.testdir(), { limits: { maxFetchRequestBytes: 8 * 1024 * 1024 } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { limits: { maxFetchRequestBytes: 8 * 1024 * 1024 } })
   const rss = process.memoryUsage().rss
   const zeros = gzipSync(Buffer.alloc(200 * 1024 * 1024))
   for (const to of [UPLOAD, RECEIVE])
@@ -243,8 +239,7 @@ t.test('bombs and endless bodies end early, in bounded memory', async (t) => {
 })
 
 t.test('a body that stops coming is given up', async (t) => {
-  const s = await startGitServer(t.testdir(), { deps: { bodyIdleMs: 200 } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { deps: { bodyIdleMs: 200 } })
   const answer = await new Promise<string>((resolve) => {
     const socket = connect(s.port, '127.0.0.1')
     let text = ''
@@ -262,8 +257,7 @@ t.test('a body that stops coming is given up', async (t) => {
 })
 
 t.test('two lengths, or a length and chunks, are refused before us', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const head = `POST ${RECEIVE.path} HTTP/1.1\r\nHost: x\r\nAuthorization: ${basic('hgt_admin')}\r\nContent-Type: ${RECEIVE.type}\r\n`
   for (const extra of [
     'Content-Length: 4\r\nContent-Length: 5',
@@ -285,8 +279,7 @@ t.test('two lengths, or a length and chunks, are refused before us', async (t) =
 })
 
 t.test('commands made by hand get an answer each', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const { main } = await withSecret(s)
   const names = [
     'refs/heads/../x',
@@ -329,8 +322,7 @@ t.test('commands made by hand get an answer each', async (t) => {
 })
 
 t.test('what a caller does not see it cannot fetch by id, in any protocol', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const { work, main, inner, tip, blob, tree } = await withSecret(s)
   await s.git(work, 'init', '-q', 'thief')
   const thief = join(work, 'thief')
@@ -370,8 +362,7 @@ t.test('what a caller does not see it cannot fetch by id, in any protocol', asyn
 })
 
 t.test('what a pusher does not see it cannot make its own by naming it', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const { main, mainTree, tip, blob, tree } = await withSecret(s)
   const own = 'refs/heads/hangar/second'
   const refused = async (name: string, oid: Oid, pack: Buffer) => {
@@ -468,8 +459,7 @@ t.test('what a pusher does not see it cannot make its own by naming it', async (
 })
 
 t.test('the same work from two sandboxes is the own work of each', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const { main, inner, blob, tree, work } = await withSecret(s)
   const own = 'refs/heads/hangar/second'
   const content = Buffer.from('the secret of csv-fix\n'.repeat(20))
@@ -490,8 +480,7 @@ t.test('the same work from two sandboxes is the own work of each', async (t) => 
 })
 
 t.test('broken packs are refused at their refs, and leave nothing', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const { main, mainTree } = await withSecret(s)
   const bytes = commitOf(mainTree, [main])
   const oid = oidOf('commit', bytes)
@@ -528,8 +517,7 @@ t.test('broken packs are refused at their refs, and leave nothing', async (t) =>
 })
 
 t.test('a refused push of 10 MB is answered before its pack, and the client reads the reason', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const { work } = await withSecret(s)
   writeFileSync(join(work, 'big'), randomBytes(10_000_000))
   await s.git(work, 'add', '.')
@@ -540,8 +528,7 @@ t.test('a refused push of 10 MB is answered before its pack, and the client read
 })
 
 t.test('a link in the store leads nowhere', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   await s.git(work, 'push', '-q', 'origin', 'main')
   symlinkSync(s.repo.dir, join(s.repo.dir, '..', 'linked.git'))
@@ -551,8 +538,7 @@ t.test('a link in the store leads nowhere', async (t) => {
 })
 
 t.test('a URL in absolute form is no path', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   for (const path of [
     `http://127.0.0.1:${s.port}/git/acme/app.git/info/refs?service=git-upload-pack`,
     'http://elsewhere.example/git/acme/app.git/info/refs?service=git-upload-pack',
@@ -561,8 +547,7 @@ t.test('a URL in absolute form is no path', async (t) => {
 })
 
 t.test('of a ref and one below it only one is taken, in either order', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const { main } = await withSecret(s)
   const create = (...refs: string[]) =>
     push(
@@ -582,8 +567,7 @@ t.test('of a ref and one below it only one is taken, in either order', async (t)
 })
 
 t.test('push options are data, whatever is in them', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const { main } = await withSecret(s)
   const head = pktLines([`${ZERO_OID} ${main} refs/heads/opted\0report-status push-options`])
   const options = pktLines(['a\nb;c', '$(touch /tmp/x)', 'x'.repeat(60_000), '\0\xff', '', '--upload-pack=id'])
@@ -599,8 +583,7 @@ t.test('push options are data, whatever is in them', async (t) => {
 })
 
 t.test('deep deltas, wide trees and many files stay within memory', async (t) => {
-  const s = await startGitServer(t.testdir(), { limits: { maxPushBytes: 64 * 1024 * 1024 } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { limits: { maxPushBytes: 64 * 1024 * 1024 } })
   const { main } = await withSecret(s)
   const rss = process.memoryUsage().rss
   // Each adds a byte to the one before: 4,000 deep.
@@ -637,8 +620,7 @@ t.test('git here looks for made-up collisions of SHA-1', async (t) => {
 })
 
 t.test('what someone says it has is no base of what it gets, unless it sees it', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const { main, tip } = await withSecret(s)
   // A guess at the hidden file, at its path: as a delta on the hidden one it would tell which bytes were right.
   const guess = Buffer.from(`${'the secret of csv-fix\n'.repeat(19)}the secret of csv-fax\n`)

@@ -4,6 +4,7 @@ import { mkdirSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import type { Test } from 'tap'
 import type { GrantCaller, TokenCaller } from '../../domain/grant.ts'
 import { DEFAULT_LIMITS, type Limits } from '../../domain/limits.ts'
 import type { Oid, RefName, RepoSlug, SessionName } from '../../domain/names.ts'
@@ -59,6 +60,14 @@ export function grant(session: string, parent: string | null = null): GrantCalle
 export interface GitServerOptions {
   readonly limits?: Partial<Limits>
   readonly deps?: Partial<SmartHttpDeps>
+}
+
+/** A server for one test, closed at its end and before its directory goes: tap undoes in the order in which these were asked for. */
+export async function gitServerOf(t: Test, options: GitServerOptions = {}): Promise<GitServer> {
+  let server: GitServer | undefined
+  t.teardown(() => server?.close())
+  server = await startGitServer(t.testdir(), options)
+  return server
 }
 
 export async function startGitServer(dir: string, options: GitServerOptions = {}): Promise<GitServer> {

@@ -8,7 +8,7 @@ import t, { type Test } from 'tap'
 import { ZERO_OID } from '../../domain/names.ts'
 import { HangarGit } from '../../gateway/http/hangar-git.ts'
 import { pktLine, pktLines } from '../../gateway/wire/pkt-line.ts'
-import { type GitServer, startGitServer } from './git-server.ts'
+import { type GitServer, gitServerOf } from './git-server.ts'
 
 /** The raw package in a process of its own: everybody is denied, `push` takes the branch `ok` only, and events are printed. */
 const RAW = `
@@ -114,11 +114,10 @@ const as = (secret: string) => `Authorization: Basic ${Buffer.from(`x:${secret}`
 
 /** Both servers with one commit in the store. */
 async function both(t: Test): Promise<{ raw: Raw; ours: GitServer; oid: string }> {
-  const dir = t.testdir()
+  const ours = await gitServerOf(t)
+  const dir = t.testdirName
   mkdirSync(join(dir, 'raw'))
   const raw = await startRaw(t, join(dir, 'raw'))
-  const ours = await startGitServer(dir)
-  t.teardown(() => ours.close())
   const work = await ours.work('work')
   await ours.git(work, 'push', '-q', 'origin', 'main')
   await ours.git(work, 'push', '-q', raw.dir, 'main')
@@ -218,9 +217,7 @@ t.test("no request reaches the parent's handle", async (t) => {
   t.teardown(() => {
     parent.handle = original
   })
-  const dir = t.testdir()
-  const s = await startGitServer(dir)
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   t.equal((await s.git(work, 'push', 'origin', 'main')).code, 0)
   t.equal((await s.git(work, 'clone', '-q', s.as('hgt_read'), 'clone')).code, 0)

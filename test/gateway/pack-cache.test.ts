@@ -8,7 +8,7 @@ import t, { type Test } from 'tap'
 import { GIT_STARTED, type spawnGit } from '../../gateway/git/process.ts'
 import type { Repository } from '../../gateway/git/repository.ts'
 import { createPackCache, type KeptAnswer } from '../../gateway/pack-cache.ts'
-import { type GitServer, SLUG, startGitServer } from './git-server.ts'
+import { type GitServer, gitServerOf, SLUG } from './git-server.ts'
 
 /** Counts the upload-packs that are started from now on. */
 function countGits(t: Test): () => number {
@@ -59,8 +59,7 @@ const cacheFiles = (s: GitServer) => {
 }
 
 t.test('many who clone one base at once are answered by one git, and by none later', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   writeFileSync(join(work, 'random'), randomBytes(3_000_000))
   await s.git(work, 'add', '.')
@@ -90,8 +89,7 @@ t.test('many who clone one base at once are answered by one git, and by none lat
 })
 
 t.test('a kept answer is given only to those who see what it holds', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   await s.git(work, 'push', '-q', 'origin', 'main')
   writeFileSync(join(work, 'own'), 'of the second session\n')
@@ -120,8 +118,7 @@ t.test('a kept answer is given only to those who see what it holds', async (t) =
 })
 
 t.test('what moved since is in the next answer, tags among it', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   await s.git(work, 'push', '-q', 'origin', 'main')
   const old = await s.ref('refs/heads/main')
@@ -146,8 +143,7 @@ t.test('what moved since is in the next answer, tags among it', async (t) => {
 })
 
 t.test('a reader that stands still keeps no slot, and nobody else waiting', async (t) => {
-  const s = await startGitServer(t.testdir(), { limits: { maxGitProcesses: 1 } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { limits: { maxGitProcesses: 1 } })
   const work = await s.work('work')
   writeFileSync(join(work, 'random'), randomBytes(20_000_000))
   await s.git(work, 'add', '.')
@@ -164,8 +160,7 @@ t.test('a reader that stands still keeps no slot, and nobody else waiting', asyn
 })
 
 t.test('what is kept goes with its repo, and with the start of a server', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   await s.git(work, 'push', '-q', 'origin', 'main')
   const oid = (await s.ref('refs/heads/main')) ?? ''
@@ -184,8 +179,7 @@ t.test('what is kept goes with its repo, and with the start of a server', async 
 })
 
 t.test('no cache is kept where its size is 0', async (t) => {
-  const s = await startGitServer(t.testdir(), { limits: { maxPackCacheBytes: 0 } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { limits: { maxPackCacheBytes: 0 } })
   const work = await s.work('work')
   await s.git(work, 'push', '-q', 'origin', 'main')
   const gits = countGits(t)

@@ -3,7 +3,7 @@ import { mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node
 import { dirname, join } from 'node:path'
 import t, { type Test } from 'tap'
 import { createSecretSearch } from '../../domain/secret-search.ts'
-import { type GitServer, startGitServer } from './git-server.ts'
+import { type GitServer, gitServerOf } from './git-server.ts'
 
 const VALUE = 'correct-horse/battery+staple'
 const GITHUB = `ghp_${'a1B2'.repeat(9)}`
@@ -14,7 +14,7 @@ const BRANCH = 'HEAD:refs/heads/hangar/csv-fix'
 const CHECKPOINT = 'HEAD:refs/hangar/sessions/csv-fix/checkpoint'
 
 async function start(t: Test, branch = {}): Promise<GitServer & { box: string }> {
-  const s = await startGitServer(t.testdir(), {
+  const s = await gitServerOf(t, {
     deps: {
       search: createSecretSearch([{ name: 'NPM_TOKEN', value: VALUE }], (secret) => secret === LIVE),
       settings: {
@@ -29,7 +29,6 @@ async function start(t: Test, branch = {}): Promise<GitServer & { box: string }>
       },
     },
   })
-  t.teardown(() => s.close())
   const work = await s.work('work')
   put(work, { 'a.txt': 'one\n', '.github/workflows/ci.yml': 'on: push\n', 'old.txt': `x\n${GITHUB}\n` })
   await commit(s, work, 'project')
@@ -249,8 +248,7 @@ t.test('forward only, where it is asked for', async (t) => {
 })
 
 t.test('a push of more objects than the cap is refused before they are read', async (t) => {
-  const s = await startGitServer(t.testdir(), { limits: { maxPushObjects: 10 } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { limits: { maxPushObjects: 10 } })
   const work = await s.work('work')
   await taken(t, s, work, 'HEAD:refs/heads/main', 'few')
   put(work, Object.fromEntries(Array.from({ length: 20 }, (_, n) => [`many/${n}`, `${n}`])))

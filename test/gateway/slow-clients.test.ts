@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { ZERO_OID } from '../../domain/names.ts'
-import { type GitServer, startGitServer } from './git-server.ts'
+import { type GitServer, gitServerOf } from './git-server.ts'
 
 /** A push whose pack comes a byte at a time, until it is stopped. */
 function dripPush(s: GitServer, secret: string): { stop(): void; said: Promise<string> } {
@@ -37,8 +37,7 @@ function dripPush(s: GitServer, secret: string): { stop(): void; said: Promise<s
 }
 
 t.test('slow clients of one caller leave room for others, and end at their time', async (t) => {
-  const s = await startGitServer(t.testdir(), { limits: { maxGitProcesses: 4, maxTransferMs: 6_000 } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { limits: { maxGitProcesses: 4, maxTransferMs: 6_000 } })
   const work = await s.work('work')
   await s.git(work, 'push', '-q', 'origin', 'main')
   const slow = Array.from({ length: 4 }, () => dripPush(s, 'hgt_write'))
@@ -58,8 +57,7 @@ t.test('slow clients of one caller leave room for others, and end at their time'
 })
 
 t.test('a client that does not read its answer is cut at its time, and is no whole clone', async (t) => {
-  const s = await startGitServer(t.testdir(), { limits: { maxGitProcesses: 1, maxTransferMs: 1_500 } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { limits: { maxGitProcesses: 1, maxTransferMs: 1_500 } })
   const work = await s.work('work')
   writeFileSync(join(work, 'big'), randomBytes(30_000_000))
   await s.git(work, 'add', '.')

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { Oid } from '../../domain/names.ts'
 import { createGitSlots } from '../../gateway/git-slots.ts'
-import { type GitServer, startGitServer } from './git-server.ts'
+import { type GitServer, gitServerOf } from './git-server.ts'
 
 const commit = async (s: GitServer, cwd: string, file: string, text: string) => {
   writeFileSync(join(cwd, file), text)
@@ -18,8 +18,7 @@ const incoming = (s: GitServer) =>
   readdirSync(join(s.repo.dir, 'objects')).filter((name) => name.startsWith('incoming'))
 
 t.test('a fetch with 25,000 haves and divergent history', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   await s.git(work, 'push', '-q', 'origin', 'main')
   await s.git(work, 'init', '-q', 'other')
@@ -44,8 +43,7 @@ t.test('a fetch with 25,000 haves and divergent history', async (t) => {
 })
 
 t.test('aborted clones leave no process', async (t) => {
-  const s = await startGitServer(t.testdir(), { limits: { maxGitProcesses: 4 } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { limits: { maxGitProcesses: 4 } })
   const work = await s.work('work')
   for (let at = 0; at < 20; at++) writeFileSync(join(work, `f${at}`), Buffer.alloc(400_000, Math.random().toString()))
   writeFileSync(join(work, 'random'), randomBytes(12_000_000))
@@ -91,8 +89,7 @@ t.test('aborted clones leave no process', async (t) => {
 })
 
 t.test('a push of 60 MB does not grow the memory of the server', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   for (let at = 0; at < 6; at++) writeFileSync(join(work, `big${at}`), randomBytes(10_000_000))
   await commit(s, work, 'a', 'a')
@@ -109,8 +106,7 @@ t.test('a push of 60 MB does not grow the memory of the server', async (t) => {
 })
 
 t.test('a push larger than the cap is refused at its refs, and nothing of it stays', async (t) => {
-  const s = await startGitServer(t.testdir(), { limits: { maxPushBytes: 3_000_000 } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { limits: { maxPushBytes: 3_000_000 } })
   const work = await s.work('work')
   writeFileSync(join(work, 'big'), randomBytes(8_000_000))
   const oid = await commit(s, work, 'a', 'a')
@@ -178,8 +174,7 @@ t.test('a caller shares slots and queue with others', async (t) => {
 })
 
 t.test('a busy server answers 503 and when to come back', async (t) => {
-  const s = await startGitServer(t.testdir(), { limits: { maxGitProcesses: 0 } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { limits: { maxGitProcesses: 0 } })
   const answer = await fetch(`${s.url}/git-upload-pack`, {
     method: 'POST',
     body: `0011command=fetch00010032want ${'a'.repeat(40)}\n0009done\n0000`,

@@ -1,8 +1,8 @@
-import { chmodSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import type { Oid } from '../../domain/names.ts'
-import { type GitServer, startGitServer } from './git-server.ts'
+import { type GitServer, gitServerOf } from './git-server.ts'
 
 const commit = async (s: GitServer, cwd: string, file: string, text: string) => {
   writeFileSync(join(cwd, file), text)
@@ -15,8 +15,7 @@ const incoming = (s: GitServer) =>
   readdirSync(join(s.repo.dir, 'objects')).filter((name) => name.startsWith('incoming'))
 
 t.test('a push, a clone and a fetch, in every protocol version', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   await commit(s, work, 'a', 'a\n')
   t.equal((await s.git(work, 'push', 'origin', 'main')).code, 0)
@@ -53,8 +52,7 @@ t.test('a push, a clone and a fetch, in every protocol version', async (t) => {
 })
 
 t.test('the first push names the default branch, and its event is kept before the report', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   const empty = await s.git(work, 'clone', '-q', s.as('hgt_read'), 'empty')
   t.equal(empty.code, 0, 'an empty repository can be cloned')
@@ -74,8 +72,7 @@ t.test('the first push names the default branch, and its event is kept before th
 })
 
 t.test('a grant pushes its own refs, and a refusal is a sentence at the ref', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   await s.git(work, 'push', '-q', 'origin', 'main')
   const before = await s.ref('refs/heads/main')
@@ -120,8 +117,7 @@ t.test('a grant pushes its own refs, and a refusal is a sentence at the ref', as
 })
 
 t.test('a default clone stays clean of session branches, and asking for one gets it', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   await s.git(work, 'push', '-q', 'origin', 'main')
   await commit(s, work, 'x', 'x')
@@ -149,8 +145,7 @@ t.test('a default clone stays clean of session branches, and asking for one gets
 t.test(
   "a person's push is told of the project's refs alone, and may build on a session's branch all the same",
   async (t) => {
-    const s = await startGitServer(t.testdir())
-    t.teardown(() => s.close())
+    const s = await gitServerOf(t)
     const work = await s.work('work')
     await s.git(work, 'push', '-q', 'origin', 'main')
     await s.git(work, 'commit', '-q', '--allow-empty', '-m', 'of a session')
@@ -182,8 +177,7 @@ t.test(
 )
 
 t.test('partial clones, and their lazy fetches, by a grant', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   for (let at = 0; at < 5; at++) await commit(s, work, 'file', `${at}\n`.repeat(100))
   await s.git(work, 'push', '-q', 'origin', 'main')
@@ -202,8 +196,7 @@ t.test('partial clones, and their lazy fetches, by a grant', async (t) => {
 })
 
 t.test('pushes without objects, of deletes, of many refs, of many objects', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   for (let at = 0; at < 150; at++) writeFileSync(join(work, `f${at}`), `${at}\n`)
   await commit(s, work, 'last', 'x')
@@ -233,8 +226,7 @@ t.test('pushes without objects, of deletes, of many refs, of many objects', asyn
 })
 
 t.test('refs whose names are no UTF-8 keep their bytes', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   const script = join(work, 'push.sh')
   writeFileSync(script, `#!/bin/sh\nname=$(printf 'refs/heads/\\377\\376')\ngit push -q "$1" "HEAD:$name"\n`)
@@ -246,8 +238,7 @@ t.test('refs whose names are no UTF-8 keep their bytes', async (t) => {
 })
 
 t.test('a push from a shallow clone is taken when the rest is here, and told what to do when not', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   await commit(s, work, 'a', '1')
   await commit(s, work, 'a', '2')
@@ -267,8 +258,7 @@ t.test('a push from a shallow clone is taken when the rest is here, and told wha
 })
 
 t.test('of two pushes that race one wins, and the other is told', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   await s.git(work, 'push', '-q', 'origin', 'main')
   const base = (await s.git(work, 'rev-parse', 'HEAD')).out.trim()
@@ -285,8 +275,7 @@ t.test('of two pushes that race one wins, and the other is told', async (t) => {
 
 t.test('a caller that is revoked while it uploads moves nothing', async (t) => {
   let live = true
-  const s = await startGitServer(t.testdir(), { deps: { isLive: () => live } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { deps: { isLive: () => live } })
   const work = await s.work('work')
   live = false
   const late = await s.git(work, 'push', s.as('hgs_fix'), 'main:refs/heads/hangar/csv-fix')
@@ -297,8 +286,7 @@ t.test('a caller that is revoked while it uploads moves nothing', async (t) => {
 })
 
 t.test('content that git holds for an attack is refused, and old faults are not', async (t) => {
-  const s = await startGitServer(t.testdir())
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
   const work = await s.work('work')
   await s.git(work, 'push', '-q', 'origin', 'main')
   writeFileSync(join(work, 'module'), '[submodule "x"]\n\tpath = x\n\turl = -uevil\n')
@@ -328,12 +316,22 @@ t.test('content that git holds for an attack is refused, and old faults are not'
 })
 
 t.test('as many git processes run as may, and the rest waits', async (t) => {
-  const s = await startGitServer(t.testdir(), { limits: { maxGitProcesses: 2 } })
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t, { limits: { maxGitProcesses: 2 } })
   const work = await s.work('work')
   await s.git(work, 'push', '-q', 'origin', 'main')
   const clones = await Promise.all(
     Array.from({ length: 8 }, (_, at) => s.git(work, 'clone', '-q', s.as('hgt_read'), `c${at}`)),
   )
   t.ok(clones.every(({ code }) => code === 0))
+})
+
+t.test('a server of a test is closed before its directory goes', async (t) => {
+  let there = false
+  await t.test('one', async (t) => {
+    const s = await gitServerOf(t)
+    t.teardown(() => {
+      there = existsSync(s.repo.dir)
+    })
+  })
+  t.ok(there)
 })

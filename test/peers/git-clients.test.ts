@@ -6,15 +6,14 @@ import { fileURLToPath } from 'node:url'
 import git, { Errors } from 'isomorphic-git'
 import http from 'isomorphic-git/http/node'
 import t, { type Test } from 'tap'
-import { type GitServer, startGitServer } from '../gateway/git-server.ts'
+import { type GitServer, gitServerOf } from '../gateway/git-server.ts'
 
 const SENTENCE = 'this grant may push only refs/heads/hangar/csv-fix'
 const PYTHON = '/usr/bin/python3'
 
 async function served(t: Test): Promise<{ s: GitServer; dir: string }> {
-  const dir = t.testdir()
-  const s = await startGitServer(dir)
-  t.teardown(() => s.close())
+  const s = await gitServerOf(t)
+  const dir = t.testdirName
   const work = await s.work('work')
   writeFileSync(join(work, 'file'), 'one\n')
   await s.git(work, 'add', '.')
