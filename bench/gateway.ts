@@ -188,7 +188,7 @@ function measuresOf(root: string, sources: Sources): Measure[] {
     what: repo === 'small' ? 'fetch of nothing new' : `${refsName}: fetch of nothing new`,
     clients,
     repo,
-    target: repo === 'small' ? 0.65 : 1,
+    target: 0.65,
     async prepare(peer) {
       const paths = times(clients, (at) => copy(peer, repo, `noop-${repo}-${at}`, at))
       return together(paths.map((cwd) => ({ cwd, args: ['fetch', '-q'] })))
@@ -240,7 +240,7 @@ function measuresOf(root: string, sources: Sources): Measure[] {
     what: `pack of ${LARGE_MB} MB, asked before`,
     clients,
     repo: 'large',
-    target: clients === 1 ? 0.25 : 1,
+    target: 0.25,
     ...(every === undefined ? {} : { every }),
     prepare: async (peer) => async () => {
       await Promise.all(times(clients, () => fetchPack(peer, sources.tips.large, sources.large)))
