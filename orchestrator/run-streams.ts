@@ -1,5 +1,5 @@
 /** What a run writes, taken in as events: its two outputs, the agent's progress, and the log that some programs keep beside. */
-
+import { setTimeout as sleep } from 'node:timers/promises'
 import { IO, ioDirectory } from '../domain/hangar-io.ts'
 import type { AskedQuestion, HarnessEnd, HarnessParser, ParserStart, RunExit } from '../domain/harness.ts'
 import { type RunEventBody, sumUsage, type Usage } from '../domain/run-event.ts'
@@ -19,6 +19,8 @@ export const READ_BYTES = 262_144
 const LINE_BYTES = 65_536
 /** A log beside the output is looked for once in so many readings. */
 const FIND_EVERY = 5
+/** How long a file beside the output is waited for while the run goes on. */
+const ASIDE_MS = 1_000
 
 /** How far a turn's streams were taken in; kept in the index together with the events they gave. */
 interface StreamCursors {
@@ -112,19 +114,28 @@ export async function openStreams(at: TurnAt, run: StreamedRun, services: TurnSe
   const write = (bodies: readonly RunEventBody[]) =>
     services.events.append(at.name, at.number, bodies, [{ section: 'cursors', key: at.name, value: cursors() }])
   const findSide = sideLogFinder(at, run, parser)
-  const readMore = async (path: string | null, reader: LineReader): Promise<Buffer> => {
-    if (path === null) return Buffer.alloc(0)
-    return (
-      (await provider.readFile(run.ref, path, { offset: reader.position(), maxBytes: READ_BYTES })) ?? Buffer.alloc(0)
-    )
+  const readFrom = async (path: string | null, offset: number): Promise<Buffer> => {
+    if (path === null) return NOTHING
+    return (await provider.readFile(run.ref, path, { offset, maxBytes: READ_BYTES })) ?? NOTHING
   }
+  const moreOf = (reader: LineReader, find: (last: boolean) => Promise<string | null>) => {
+    const asked = aside((last) => find(last).then((path) => readFrom(path, reader.position())))
+    return async (last: boolean): Promise<Buffer> => {
+      const wasAsked = asked.isPending()
+      const found = (await asked.answer(last)) ?? NOTHING
+      // What was asked for before the end may lack what was written last.
+      if (!last || !wasAsked) return found
+      return Buffer.concat([found, await readFrom(await find(true), reader.position() + found.length)])
+    }
+  }
+  const moreProgress = moreOf(readers.progress, async () => progressPath(at, run.ref))
+  const moreSide = moreOf(readers.side, findSide)
 
   return {
     endedBefore: saved.ended,
     at: () => ({ out: readers.out.position(), err: readers.err.position() }),
     take: async (output, last) => {
-      const progress = await readMore(progressPath(at, run.ref), readers.progress)
-      const side = await readMore(await findSide(last), readers.side)
+      const [progress, side] = await Promise.all([moreProgress(last), moreSide(last)])
       const before = Object.values(readers).map((reader) => reader.cursor().offset)
       const found = [
         ...readers.progress.push(progress, last).flatMap(progressEvent),
@@ -148,6 +159,42 @@ export async function openStreams(at: TurnAt, run: StreamedRun, services: TurnSe
     },
   }
 }
+
+const NOTHING = Buffer.alloc(0)
+
+/**
+ * A question to the sandbox whose answer is not waited for while the run goes on: one that stands still, or whose cluster is away, answers nothing,
+ * and the run's limits hold all the same. `answer` gives null when it is not there yet, or could not be had; at the end it waits, and throws.
+ */
+function aside<T>(ask: (last: boolean) => Promise<T>): {
+  isPending(): boolean
+  answer(last: boolean): Promise<T | null>
+} {
+  let pending: Promise<T> | null = null
+  return {
+    isPending: () => pending !== null,
+    answer: async (last) => {
+      pending ??= ask(last)
+      const late = new AbortController()
+      try {
+        const found = await (last
+          ? pending
+          : Promise.race([pending, sleep(ASIDE_MS, LATE, { signal: late.signal }).catch(() => LATE)]))
+        if (found === LATE) return null
+        pending = null
+        return found as T
+      } catch (error) {
+        pending = null
+        if (last) throw error
+        return null
+      } finally {
+        late.abort()
+      }
+    },
+  }
+}
+
+const LATE = Symbol('late')
 
 /** What the earlier runs of the turn have used, by their events. */
 export function usedBefore(events: readonly RunEventBody[]): Usage {

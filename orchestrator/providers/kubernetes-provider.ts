@@ -175,13 +175,14 @@ class PodProvider implements KubernetesProvider {
     cursor: Parameters<Provider['read']>[2],
     options: Parameters<Provider['read']>[3],
   ) {
+    checkId(ref.id)
     const dir = turnDir(key)
     const name = podName(ref.id)
     const known = this.#tails.get(`${name}/${dir}`)
     let tail = known
     if (known === undefined || !known.isAt(cursor)) {
       known?.close()
-      tail = followTail(await this.#open(ref), { dir, from: cursor })
+      tail = followTail(() => this.#open(ref), { dir, from: cursor })
       this.#tails.set(`${name}/${dir}`, tail)
       this.#closeIdleTails()
     }

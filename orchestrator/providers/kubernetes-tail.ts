@@ -1,4 +1,5 @@
 /** A run's output as it comes, kept ready for readers that ask often: one connection follows it, however short they wait. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { TurnCursor, TurnOutput, TurnProcess } from '../../domain/sandbox.ts'
 import { followRun, type PodLink } from './kubernetes-exec.ts'
 
@@ -20,10 +21,14 @@ export interface RunTail {
 
 /** How long the first reader waits for the first word of a run at least: before it, nothing is known. */
 const FIRST_MS = 5_000
+const RETRY_MS = 1_000
 const MAX_HELD_BYTES = 4 * 1_048_576
 
-/** Follows the run in this directory of the pod from a cursor on. */
-export function followTail(pod: PodLink, run: { readonly dir: string; readonly from: TurnCursor }): RunTail {
+/** Follows the run in this directory of a pod from a cursor on; a pod that cannot be opened now is tried again for as long as it is said to be there. */
+export function followTail(
+  open: () => Promise<PodLink>,
+  run: { readonly dir: string; readonly from: TurnCursor },
+): RunTail {
   const stop = new AbortController()
   let start = run.from
   let out: Buffer = Buffer.alloc(0)
@@ -35,7 +40,19 @@ export function followTail(pod: PodLink, run: { readonly dir: string; readonly f
   let asked = performance.now()
   let wakeReader = () => {}
   let wakePump = () => {}
+  const opened = async (): Promise<PodLink | null> => {
+    while (!stop.signal.aborted)
+      try {
+        return await open()
+      } catch (error) {
+        if ((error as { readonly code?: string }).code !== 'sandbox_failed') throw error
+        await sleep(RETRY_MS, null, { signal: stop.signal }).catch(() => {})
+      }
+    return null
+  }
   const pump = async () => {
+    const pod = await opened()
+    if (pod === null) return
     for await (const frame of followRun(pod, { ...run, signal: stop.signal })) {
       out = frame.out.length === 0 ? out : Buffer.concat([out, frame.out])
       err = frame.err.length === 0 ? err : Buffer.concat([err, frame.err])

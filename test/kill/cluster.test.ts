@@ -12,7 +12,7 @@ import { seeded } from '../orchestrator/faulty.ts'
 import { processesNaming } from '../orchestrator/provider-conformance.ts'
 import { type Faults, type Peer, startPeer } from '../peers/kubernetes/peer.ts'
 import { whyNoPods } from '../peers/kubernetes/runtime.ts'
-import { shell } from '../stories/support.ts'
+import { shell, waitUntil } from '../stories/support.ts'
 import { AGENT, live, openLife, type Place, prepared } from './life.ts'
 
 const POINTS = Number(process.env['HANGAR_KILLS'] ?? 2)
@@ -155,3 +155,39 @@ t.test(`${LOSSES} pods lost behind the server's back`, { skip: missing, timeout:
     await close()
   }
 })
+
+t.test(
+  'a node that says nothing any more: the turn tells of it, and goes on where it was',
+  { skip: missing, timeout: 300_000 },
+  async (t) => {
+    const from = await prepared(t)
+    const place = cluster({})
+    const { call, ended, kill, close } = await openLife(t, { from, at: -1, place })
+    await call('POST', '/api/sessions', { name: 's', repo: 'acme/app', message: 'slow' })
+    const ticks = async () => {
+      const { items } = (await call('GET', '/api/sessions/s/events?limit=1000')).body
+      return items
+        .map((event: { text?: string }) => event.text ?? '')
+        .filter((text: string) => text.startsWith('tick '))
+    }
+    const turn = async () => (await call('GET', '/api/sessions/s')).body.turns[0]
+    await waitUntil('the agent works', async () => (await ticks()).length > 0)
+    const [pod] = place.peer().pods()
+    place.peer().unreadyNode(pod?.metadata.name ?? '')
+    const still =
+      /the sandbox stands still: nothing has been heard from its pod for \d+ s; its node node-1 is not ready/
+    const isTold = async () => (await turn()).warnings.some((warning: string) => still.test(warning))
+    await waitUntil('the turn tells of it', isTold, 1_200)
+    await kill()
+    t.match(await turn(), { outcome: null, error: null }, 'silence is no end')
+    place.peer().readyNode(pod?.metadata.name ?? '')
+    await ended(1)
+    t.match(await turn(), { outcome: 'exited', error: null, summary: 'slow' })
+    t.strictSame(
+      await ticks(),
+      Array.from({ length: 15 }, (_, tick) => `tick ${tick}`),
+      'each tick once',
+    )
+    await close()
+  },
+)
