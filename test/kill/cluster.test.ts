@@ -188,6 +188,7 @@ t.test(
       Array.from({ length: 15 }, (_, tick) => `tick ${tick}`),
       'each tick once',
     )
+    t.equal((await call('POST', '/api/sessions/s/close', {})).status, 200)
     await close()
   },
 )
