@@ -33,7 +33,7 @@ export type StartGit = (output: string) => ReturnType<typeof spawnGit>
 export interface KeptAnswer {
   /** null while git writes it. */
   readonly size: number | null
-  /** Ends with the answer; throws when git was ended before its time. */
+  /** Ends with the answer; throws when git was ended before its time. A chunk's bytes hold until the next is asked for. */
   chunks(): AsyncGenerator<Buffer>
   /** To be called once, also after `chunks` has ended. Without readers a git that still writes is ended. */
   leave(): Promise<void>
@@ -237,7 +237,8 @@ export function createPackCache({ maxBytes, maxMs, log, onLookup = () => {} }: P
 }
 
 async function* chunksOf(entry: Entry, file: FileHandle): AsyncGenerator<Buffer> {
-  let chunk = Buffer.allocUnsafe(CHUNK_BYTES)
+  // One for all: fresh ones cost more, in collecting them, than the reading does.
+  const chunk = Buffer.allocUnsafe(CHUNK_BYTES)
   let waitMs = FIRST_LOOK_MS
   for (let at = 0; ; ) {
     // Asked before the look: what was written before the end is seen after it.
@@ -247,7 +248,6 @@ async function* chunksOf(entry: Entry, file: FileHandle): AsyncGenerator<Buffer>
     at += bytesRead
     if (bytesRead > 0) {
       yield chunk.subarray(0, bytesRead)
-      chunk = Buffer.allocUnsafe(CHUNK_BYTES)
     } else if (state !== 'growing') return
     // A reader that is as far as git lets it get ahead: fewer and larger pieces cost less.
     if (state !== 'growing' || bytesRead === CHUNK_BYTES) continue

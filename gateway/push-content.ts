@@ -23,14 +23,25 @@ import type { Repository } from './git/repository.ts'
 import type { Reachable } from './reachable.ts'
 import type { View } from './view.ts'
 
+/** An update with what is asked of it. */
+export interface AskedUpdate {
+  readonly update: RefUpdate
+  readonly policy: ContentPolicy
+}
+
 export interface ContentInput {
   readonly repo: Repository
   readonly view: View
-  /** Those whose history is whole, each with what is asked of it. */
-  readonly updates: readonly { readonly update: RefUpdate; readonly policy: ContentPolicy }[]
+  readonly updates: readonly AskedUpdate[]
   readonly taken: Ingested
   readonly quarantine: Quarantine
   readonly signal: AbortSignal
+}
+
+/** Objects that were looked through once, whatever history says of them meanwhile. */
+export interface ContentLook {
+  /** What came of it for those of the updates whose history is whole. */
+  of(whole: readonly AskedUpdate[]): Promise<PushContent>
 }
 
 export interface PushContent {
@@ -45,30 +56,38 @@ const MOST_TRACED = 20
 const NOWHERE: readonly ObjectHit[] = []
 
 export function createPushContent(deps: { readonly reachable: Reachable; readonly search: SecretSearch }) {
-  return async (input: ContentInput): Promise<PushContent> => {
+  return async (input: ContentInput): Promise<ContentLook> => {
     const { repo, quarantine, signal } = input
     const branch = input.updates.find(({ policy }) => policy.branch !== null)
-    const settings = branch?.policy.branch ?? null
     const options: ScanOptions = {
       gitDir: repo.dir,
       env: quarantine.env,
       search: deps.search,
-      largeBytes: settings?.maxFileBytes ?? Number.POSITIVE_INFINITY,
+      largeBytes: branch?.policy.branch?.maxFileBytes ?? Number.POSITIVE_INFINITY,
       signal,
     }
     const scan = input.taken === NOTHING_SENT ? EMPTY : await scanQuarantine(quarantine, options)
-    const news = input.updates.map(({ update }) => update.new)
-    const known = await trace(input, news, ofKind(scan.hits, 'known'), options)
-    const faults = known.map(({ oid, finding }): ObjectFault => ({ oid, why: shown(finding) }))
-    const own =
-      branch === undefined || settings === null
-        ? NO_CONTENT
-        : await branchContent({ deps, input, options, scan, settings, branch: branch.update })
-    const knownSecret = known[0]?.finding ?? null
-    return {
-      faults,
-      facts: (ref) => ({ ...(ref === branch?.update.ref ? own : NO_CONTENT), knownSecret }),
-    }
+    return { of: (whole) => contentOf({ ...input, updates: whole }, { deps, scan, options }) }
+  }
+}
+
+async function contentOf(
+  input: ContentInput,
+  { deps, scan, options }: Pick<BranchInput, 'deps' | 'scan' | 'options'>,
+): Promise<PushContent> {
+  const branch = input.updates.find(({ policy }) => policy.branch !== null)
+  const settings = branch?.policy.branch ?? null
+  const news = input.updates.map(({ update }) => update.new)
+  const known = await trace(input, news, ofKind(scan.hits, 'known'), options)
+  const faults = known.map(({ oid, finding }): ObjectFault => ({ oid, why: shown(finding) }))
+  const own =
+    branch === undefined || settings === null
+      ? NO_CONTENT
+      : await branchContent({ deps, input, options, scan, settings, branch: branch.update })
+  const knownSecret = known[0]?.finding ?? null
+  return {
+    faults,
+    facts: (ref) => ({ ...(ref === branch?.update.ref ? own : NO_CONTENT), knownSecret }),
   }
 }
 

@@ -74,7 +74,7 @@ export interface Pushes {
 
 export function createPushes(deps: PushDeps): Pushes {
   const factsOf = createPushFacts(deps.reachable)
-  const contentOf = createPushContent(deps)
+  const lookThrough = createPushContent(deps)
 
   /** What the history rules are told of each update. */
   async function contextsOf(
@@ -84,15 +84,16 @@ export function createPushes(deps: PushDeps): Pushes {
     quarantine: Quarantine | null,
     signal: AbortSignal,
   ) {
-    const facts = await factsOf({ ...push, updates: news, taken, quarantine, signal })
     const branch = await deps.settings.branchOf(push.caller)
     const settings = { branch, fastForwardOnly: deps.settings.fastForwardOnly }
     const updates = news.map((update) => ({ update, policy: policyOf(push.caller, update.ref, settings) }))
+    // Side by side: git walks the history while the objects are looked through here.
+    const [facts, look] = await Promise.all([
+      factsOf({ ...push, updates: news, taken, quarantine, signal }),
+      quarantine === null ? null : lookThrough({ ...push, updates, taken, quarantine, signal }),
+    ])
     const whole = updates.filter(({ update }) => facts.get(update.ref)?.complete)
-    const content =
-      quarantine === null || whole.length === 0
-        ? null
-        : await contentOf({ ...push, updates: whole, taken, quarantine, signal })
+    const content = look === null || whole.length === 0 ? null : await look.of(whole)
     const contexts = new Map<RefName, HistoryContext>()
     for (const { update, policy } of updates) {
       const fact = facts.get(update.ref)

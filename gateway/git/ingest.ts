@@ -178,9 +178,9 @@ async function notInPack(dir: string, pack: Buffer, oids: ReadonlySet<Oid>): Pro
 
 /** Which objects the quarantine itself holds, without the store behind it. */
 export async function contents(dir: string): Promise<(oid: Oid) => boolean> {
-  const loose = new Set<string>()
-  for (const folder of (await readdir(dir)).filter((name) => /^[0-9a-f]{2}$/.test(name)))
-    for (const name of await readdir(join(dir, folder))) loose.add(folder + name)
+  const folders = (await readdir(dir)).filter((name) => /^[0-9a-f]{2}$/.test(name))
+  const objects = folders.map(async (folder) => (await readdir(join(dir, folder))).map((name) => folder + name))
+  const loose = new Set((await Promise.all(objects)).flat())
   const names = await readdir(join(dir, 'pack'))
   const indexes = await Promise.all(
     names.filter((name) => name.endsWith('.idx')).map((name) => readFile(join(dir, 'pack', name))),

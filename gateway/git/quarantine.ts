@@ -63,8 +63,8 @@ function ifThere(error: NodeJS.ErrnoException): void {
 /** A pack counts for git once its .idx is there, so that goes last. */
 async function moveIn(from: string, to: string): Promise<void> {
   const names = await readdir(from).catch(() => [])
-  for (const name of names.filter((name) => /^[0-9a-f]{2}$/.test(name))) await moveAll(join(from, name), join(to, name))
-  await moveAll(join(from, 'pack'), join(to, 'pack'))
+  const folders = [...names.filter((name) => /^[0-9a-f]{2}$/.test(name)), 'pack']
+  await Promise.all(folders.map((name) => moveAll(join(from, name), join(to, name))))
   await rm(from, { recursive: true, force: true })
 }
 

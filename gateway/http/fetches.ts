@@ -1,7 +1,7 @@
 /** Serves fetches: an answer that is kept from its file, any other by git's own upload-pack. */
 import type { ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
 import type { ServerResponse } from 'node:http'
-import { pipeline } from 'node:stream/promises'
 import { messageOf } from '../../domain/errors.ts'
 import type { Limits } from '../../domain/limits.ts'
 import type { Metrics } from '../../domain/metrics.ts'
@@ -75,20 +75,29 @@ export function createFetches(deps: {
   }
 
   async function sendKept(res: ServerResponse, kept: KeptAnswer, signal: AbortSignal): Promise<void> {
-    const idle = setTimeout(() => res.destroy(), ANSWER_IDLE_MS)
-    async function* chunks() {
-      for await (const chunk of kept.chunks()) {
-        idle.refresh()
-        yield chunk
-      }
-    }
+    const cut = () => res.destroy()
+    const idle = setTimeout(cut, ANSWER_IDLE_MS)
+    signal.addEventListener('abort', cut)
+    const gone = once(res, 'close').then(
+      () => false,
+      () => false,
+    )
     try {
+      if (signal.aborted) cut()
       startGitAnswer(res, 'upload-pack', 'result')
       if (kept.size !== null) res.setHeader('Content-Length', kept.size)
+      for await (const chunk of kept.chunks()) {
+        const written = new Promise<boolean>((resolve) => res.write(chunk, (error) => resolve(!error)))
+        if (!(await Promise.race([written, gone]))) return
+        idle.refresh()
+      }
+      res.end()
+    } catch {
       // Whatever goes wrong cuts the answer; what that is concerns the client alone, or is logged by the cache.
-      await pipeline(chunks, res, { signal }).catch(() => res.destroy())
+      cut()
     } finally {
       clearTimeout(idle)
+      signal.removeEventListener('abort', cut)
       await kept.leave()
     }
   }

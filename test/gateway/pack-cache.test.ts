@@ -217,7 +217,7 @@ function bareCache(t: Test, maxBytes: number, maxMs = 60_000) {
 async function textOf(answer: KeptAnswer | null): Promise<string> {
   const chunks: Buffer[] = []
   try {
-    for await (const chunk of answer?.chunks() ?? []) chunks.push(chunk)
+    for await (const chunk of answer?.chunks() ?? []) chunks.push(Buffer.from(chunk))
   } finally {
     await answer?.leave()
   }
