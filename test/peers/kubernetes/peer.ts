@@ -389,6 +389,8 @@ class KubernetesPeer implements Peer {
       const wanted = event.resource === resource && (namespace === '' || metadata.namespace === namespace)
       if (wanted && fits(selector, metadata.labels) && (field === undefined || metadata.name === field)) tell(event)
     }
+    // Who asked may have gone while the answer was slow, and no `close` comes again.
+    if (res.closed) return
     res.flushHeaders()
     for (const event of missed) take(event)
     const stop = this.#store.onEvent(take)
