@@ -1,5 +1,6 @@
 /** Grants of sandboxes, by hash, in memory: the record of a grant is the `sandbox` field of its session's record. */
 import type { GrantCaller } from '../domain/grant.ts'
+import type { SessionName } from '../domain/names.ts'
 import type { Clock, Random } from '../domain/ports.ts'
 import { hashSecret, newSecret } from './tokens.ts'
 
@@ -9,6 +10,8 @@ export interface Grants {
   /** Sets or renews, for as long as `expiresAt` is from now: a clock that is set later ends no grant early. A sandbox has one grant: an earlier one of the same id ends. */
   set(hash: string, grant: { caller: GrantCaller; expiresAt: number }): void
   revoke(hash: string): void
+  /** Takes the session's refs from the grants of those forked from it. */
+  clearParent(parent: SessionName): void
   authenticate(secret: string): GrantCaller | null
   /** Whether the sandbox's grant still holds; asked again right before refs move. */
   isLive(caller: Pick<GrantCaller, 'id'>): boolean
@@ -42,6 +45,10 @@ export function createGrants(deps: {
       const grant = byHash.get(hash)
       byHash.delete(hash)
       if (grant !== undefined && hashOf.get(grant.caller.id) === hash) hashOf.delete(grant.caller.id)
+    },
+    clearParent(parent) {
+      for (const [hash, grant] of byHash)
+        if (grant.caller.parent === parent) byHash.set(hash, { ...grant, caller: { ...grant.caller, parent: null } })
     },
     authenticate: (secret) => (secret.startsWith('hgs_') ? live(hashSecret(secret)) : null),
     isLive: (caller) => live(hashOf.get(caller.id)) !== null,

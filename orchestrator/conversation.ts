@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import type { ConversationStart, HarnessEnd } from '../domain/harness.ts'
 import { NO_USAGE, type Usage } from '../domain/run-event.ts'
 import type { SessionConversation, SessionRecord, TurnRecord } from '../domain/session.ts'
+import { parentOf } from './sandbox-grant.ts'
 import type { SessionRecords } from './session-records.ts'
 import { runKeys, type TurnAt } from './turn-context.ts'
 
@@ -40,13 +41,12 @@ export async function turnsBefore(
   const own = (await records.turns(session.name)).filter(({ turn }) => turn < number)
   const before: TurnRecord[] = []
   let at = session
-  while (at.parent !== null) {
-    const parent = await records.find(at.parent)
-    // Another session may have its name by now, in another repo even.
-    if (parent === null || parent.session.createdAt !== at.parentCreatedAt || parent.repo !== session.repo) break
+  for (;;) {
+    const parent = await parentOf(at, records.find)
+    if (parent === null) break
     const last = at.parentTurn ?? 0
-    before.unshift(...(await records.turns(at.parent)).filter(({ turn }) => turn <= last))
-    at = parent.session
+    before.unshift(...(await records.turns(parent.name)).filter(({ turn }) => turn <= last))
+    at = parent
   }
   return [...before, ...own]
 }

@@ -9,6 +9,7 @@ import type { Index, SessionEntry } from '../gateway/state/index.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import type { NameClaims } from './name-claims.ts'
 import { destroyOrphans } from './orphans.ts'
+import { setGrant } from './sandbox-grant.ts'
 import type { SessionControl } from './session-control.ts'
 import type { TurnRunner } from './turn-runner.ts'
 
@@ -36,14 +37,8 @@ export async function restoreGrants({
   readonly grants: Grants
   readonly mayRead: (repo: RepoSlug) => readonly RepoSlug[]
 }): Promise<void> {
-  for (const [, { session, repo }] of await index.sessions.range()) {
-    if (session.sandbox === null) continue
-    const { grantHash, grantExpiresAt, id } = session.sandbox
-    grants.set(grantHash, {
-      caller: { kind: 'grant', id, session: session.name, repo, parent: session.parent, mayRead: mayRead(repo) },
-      expiresAt: grantExpiresAt,
-    })
-  }
+  for (const [, entry] of await index.sessions.range())
+    await setGrant(entry, { grants, mayRead, find: index.sessions.get })
 }
 
 /** To be called once, when the index agrees with git, sandboxes reach the gateway, and before other requests are served. */

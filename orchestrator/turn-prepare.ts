@@ -11,6 +11,7 @@ import { earlierTar, FILL_SCRIPT, inputTar } from '../exchange/io-prepare.ts'
 import { applyPatches } from '../exchange/patch-in.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import { promptOf } from './prompt.ts'
+import { setGrant } from './sandbox-grant.ts'
 import { attachmentPath, checkpointSandbox, isUp, lastWords, reportLines, turnEnvironment } from './sandbox-helper.ts'
 import { putEvent } from './session-events.ts'
 import { setUp } from './setup.ts'
@@ -138,18 +139,7 @@ async function takeSandbox(at: TurnAt, services: TurnServices): Promise<Taken> {
   services.events.wake(at.name)
   if (before.sandbox !== null && before.sandbox.grantHash !== session.sandbox?.grantHash)
     services.grants.revoke(before.sandbox.grantHash)
-  if (session.sandbox !== null)
-    services.grants.set(session.sandbox.grantHash, {
-      caller: {
-        kind: 'grant',
-        id: session.sandbox.id,
-        session: at.name,
-        repo: at.slug,
-        parent: session.parent,
-        mayRead: services.mayRead(at.slug),
-      },
-      expiresAt,
-    })
+  await setGrant({ session, repo: at.slug }, { ...services, find: services.records.find })
   const paths = made === null ? provider.paths(ref) : await made
   return { session, turn: taken ?? beforeTurn, ref, paths, fresh: made !== null }
 }

@@ -1,9 +1,9 @@
 /** A fork of a session begins with its parent's very work and conversation, whatever the parent is at. */
-import { writeFileSync } from 'node:fs'
+import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { hostedRepo, SCRIPTED_AGENT } from './jobs-support.ts'
-import { type Hangar, run, startHangar } from './support.ts'
+import { type Hangar, run, startHangar, waitUntil } from './support.ts'
 
 const WORK = `work
 ! echo committed >c.txt; git add c.txt; git commit -qm c; echo staged >s.txt; git add s.txt; echo changed >>README.md; echo untracked >'u n.txt'; chmod +x 'u n.txt'; rm -f gone`
@@ -111,6 +111,47 @@ t.test(
     t.match(await look(hangar, 'grandchild'), '== live.txt')
   },
 )
+
+t.test("a later session of its parent's name is not seen by a child's sandbox", async (t) => {
+  let hangar = await startHangar(t, { agent: SCRIPTED_AGENT })
+  await hostedRepo(t, hangar)
+  await hangar.api('POST', '/api/sessions', { name: 'parent', repo: 'acme/app', message: WORK })
+  await done(hangar, 'parent')
+  const list = (file: string) =>
+    `git ls-remote origin >"$HANGAR_IO/out/artifacts/${file}"; touch "$HANGAR_CONVERSATION/${file}"`
+  const wait = (file: string) => `while ! test -e "$HANGAR_CONVERSATION/${file}"; do sleep 0.1; done`
+  const place = async (file: string) => {
+    const { sandbox } = (await hangar.api('GET', '/api/sessions/child')).body
+    return join(hangar.dataDir, 'sandboxes', sandbox?.id ?? '', 'home', '.hangar', 'conversation', file)
+  }
+  const listed = (file: string) => waitUntil(file, async () => existsSync(await place(file)))
+  const go = async (file: string) => writeFileSync(await place(file), '')
+  const seen = async (turn: number, file: string) =>
+    (await hangar.api('GET', `/api/sessions/child/artifacts/${turn}/${file}`)).bytes.toString()
+  const checkpoint = 'refs/hangar/sessions/parent/checkpoint'
+
+  const message = `! ${list('before.txt')}; ${wait('one')}; ${list('after.txt')}`
+  await hangar.api('POST', '/api/sessions/parent/fork', { names: ['child'], message })
+  await listed('before.txt')
+  await hangar.api('POST', '/api/sessions/parent/close', { delete: true })
+  await hangar.api('POST', '/api/sessions', { name: 'parent', repo: 'acme/app', message: WORK })
+  await done(hangar, 'parent')
+  await go('one')
+  t.equal((await done(hangar, 'child')).body.outcome, 'exited')
+  t.match(await seen(1, 'before.txt'), checkpoint, "its own parent's is seen")
+  t.notMatch(await seen(1, 'after.txt'), checkpoint, 'by a sandbox that lives on')
+
+  await hangar.api('POST', '/api/sessions/child/turns', {
+    message: `! ${list('next.txt')}; ${wait('two')}; ${list('restarted.txt')}`,
+  })
+  await listed('next.txt')
+  hangar = await hangar.restart()
+  t.teardown(() => hangar.close())
+  await go('two')
+  t.equal((await done(hangar, 'child')).body.outcome, 'exited')
+  t.notMatch(await seen(2, 'next.txt'), checkpoint, 'by the next turn')
+  t.notMatch(await seen(2, 'restarted.txt'), checkpoint, 'after a restart')
+})
 
 async function size(hangar: Hangar): Promise<number> {
   const { out } = await run(
