@@ -56,10 +56,31 @@ export function sumUsage(usages: readonly Usage[]): Usage {
 
 /** What one run used: its billing figure (the last `turn` usage), else its requests added up; null when it told neither. */
 export function totalUsage(events: readonly RunEventBody[]): Usage | null {
-  const told = events.filter((event) => event.kind === 'usage')
-  const billed = told.filter((event) => event.scope === 'turn').at(-1)
-  if (billed !== undefined) return billed.usage
-  return told.length === 0 ? null : sumUsage(told.map((event) => event.usage))
+  return usageOf(addTold(NOTHING_TOLD, events))
+}
+
+/** What a run told of its usage so far, to which later events are added. */
+export interface ToldUsage {
+  /** The last `turn` usage. */
+  readonly billed: Usage | null
+  readonly requests: Usage | null
+}
+
+export const NOTHING_TOLD: ToldUsage = { billed: null, requests: null }
+
+export function addTold(told: ToldUsage, events: readonly RunEventBody[]): ToldUsage {
+  const more = events.filter((event) => event.kind === 'usage')
+  const requests = more.filter(({ scope }) => scope === 'request').map(({ usage }) => usage)
+  return {
+    billed: more.findLast(({ scope }) => scope === 'turn')?.usage ?? told.billed,
+    requests:
+      requests.length === 0 ? told.requests : sumUsage([...(told.requests ? [told.requests] : []), ...requests]),
+  }
+}
+
+/** The billing figure, else the requests added up. */
+export function usageOf({ billed, requests }: ToldUsage): Usage | null {
+  return billed ?? requests
 }
 
 /** Tokens and cost of `usage` less those of `before`, never below zero: what cumulative counters have counted since. */

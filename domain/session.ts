@@ -135,6 +135,9 @@ export interface TurnRecord {
   readonly patches: number
   readonly outputSchema: unknown
   readonly timeoutMs: number
+  /** What the message itself asked for; absent from records made before it was kept. */
+  readonly ownBudget?: Partial<Budget>
+  /** What the turn may use; of a job's turn that is worked on, what was left of the job's budget when that began. */
   readonly budget: Budget
   /** Set before the stop signal is sent, so that a restart knows why the turn died. */
   readonly stopReason: 'cancelled' | 'timed_out' | 'over_budget' | null

@@ -1,11 +1,12 @@
 /** How a job's attempts stand, read from their sessions: who is at work, what they used, what has ended. */
 import type { DiffSize, JobAttempt, JobRecord } from '../domain/job.ts'
-import { EMPTY_TREE, judgeSession, type SessionName } from '../domain/names.ts'
+import { EMPTY_TREE, jobOf, judgedJob, judgeSession, type SessionName } from '../domain/names.ts'
 import type { Budget, Usage } from '../domain/run-event.ts'
-import { sumUsage, totalUsage } from '../domain/run-event.ts'
+import { sumUsage } from '../domain/run-event.ts'
 import type { SessionRecord, TurnRecord } from '../domain/session.ts'
 import { changedFiles } from '../gateway/git/diff.ts'
-import { countedTokens, type PassedLimit, passedLimit } from './budget.ts'
+import { countedTokens, overlay, type PassedLimit, passedLimit, passedSentence } from './budget.ts'
+import type { JobRecords } from './job-records.ts'
 import type { SessionEvents } from './session-events.ts'
 import type { SessionRecords } from './session-records.ts'
 
@@ -74,23 +75,34 @@ export async function spentBy(job: JobRecord, services: AttemptServices): Promis
   for (const { name, turn } of turns.flat()) {
     if (turn.startedAt !== null) minutes += ((turn.endedAt ?? services.clock.now()) - turn.startedAt) / 60_000
     if (turn.state === 'ended') usages.push(...[turn.usage, turn.repairUsage].filter((usage) => usage !== null))
-    else {
-      const live = totalUsage(await services.events.ofTurn(name, turn.turn))
+    else if (turn.state !== 'queued') {
+      const live = await services.events.usageOf(name, turn.turn)
       if (live !== null) usages.push(live)
     }
   }
   return { usage: sumUsage(usages), minutes }
 }
 
-/** The limit of the job's own budget that was passed; null when none was. */
-export function passedBudget({ budget }: JobRecord, { usage, minutes }: Spent): PassedLimit | null {
+/** The whole job's budget: what it was submitted with, and over that what each of its further messages brought, up to this turn. */
+export async function jobBudget(
+  job: JobRecord,
+  { records }: Pick<AttemptServices, 'records'>,
+  upTo = Number.POSITIVE_INFINITY,
+): Promise<Budget> {
+  const session = chosenSession(job)
+  const turns = session === null ? [] : (await records.turns(session)).filter(({ turn }) => turn <= upTo)
+  return turns.reduce((budget, { ownBudget }) => overlay(budget, ownBudget ?? {}), job.budget)
+}
+
+/** The limit of the job's budget that was passed; null when none was. */
+export function passedBudget(budget: Budget, { usage, minutes }: Spent): PassedLimit | null {
   const passed = passedLimit(budget, usage)
   if (passed !== null || budget.maxMinutes === null || minutes <= budget.maxMinutes) return passed
   return { limit: 'max_minutes', allowed: budget.maxMinutes, reached: minutes }
 }
 
 /** What is left of the job's budget for one more turn; null when nothing is. */
-export function remainingBudget({ budget }: Pick<JobRecord, 'budget'>, { usage, minutes }: Spent): Budget | null {
+export function remainingBudget(budget: Budget, { usage, minutes }: Spent): Budget | null {
   const counted = countedTokens(usage)
   const left = {
     maxMinutes: budget.maxMinutes === null ? null : budget.maxMinutes - minutes,
@@ -99,6 +111,28 @@ export function remainingBudget({ budget }: Pick<JobRecord, 'budget'>, { usage, 
   }
   return Object.values(left).some((value) => value !== null && value <= 0) ? null : left
 }
+
+/**
+ * What a turn that is about to be worked on may use: its own budget, or of a job's turn what the turns before it, and other attempts, have left
+ * of the job's. A sentence when that is nothing.
+ */
+export async function turnBudget(
+  name: SessionName,
+  turn: TurnRecord,
+  services: AttemptServices & { readonly jobs: Pick<JobRecords, 'find'> },
+): Promise<Budget | string> {
+  const id = jobOf(name)?.id ?? judgedJob(name)
+  const job = id === null ? null : await services.jobs.find(id)
+  if (job === null) return turn.budget
+  const budget = await jobBudget(job, services, turn.turn)
+  const spent = await spentBy(job, services)
+  const passed = passedBudget(budget, spent)
+  return (
+    remainingBudget(budget, spent) ?? `of the whole job: ${passed === null ? NOTHING_LEFT : passedSentence(passed)}`
+  )
+}
+
+const NOTHING_LEFT = 'the turns before have used its budget; go on with a larger one in the next message'
 
 /** How much an attempt changes, by its branch; null while it has none. */
 export async function diffOf({ session, turn }: Standing, { records }: AttemptServices): Promise<DiffSize | null> {

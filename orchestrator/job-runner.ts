@@ -12,6 +12,7 @@ import {
   diffOf,
   isEnded,
   isVerifying,
+  jobBudget,
   passedBudget,
   remainingBudget,
   type Standing,
@@ -179,15 +180,14 @@ export function createJobRunner(deps: JobRunnerDeps): JobRunner {
     if (turn.outcome !== 'exited' || passes(standing)) return false
     const turns = await records.turns(session.name)
     if (repairsOf(turns) >= deps.settings(job.environment).verifyRetries) return false
-    const budget = remainingBudget(job, await spentBy(job, deps))
-    if (budget === null) return false
+    if (remainingBudget(await jobBudget(job, deps), await spentBy(job, deps)) === null) return false
     try {
       await deps.sessions.send(session.name, {
         message: repairMessage(turn),
         requester: job.requester,
         context: [],
         outputSchema: job.outputSchema,
-        budget,
+        budget: {},
         timeoutMs: job.timeoutMs,
         // Known again after a crash.
         idempotency: { key: `${REPAIR_KEY}${turn.turn}`, body: '' },
@@ -202,7 +202,7 @@ export function createJobRunner(deps: JobRunnerDeps): JobRunner {
   }
 
   const stopOverBudget = async (job: JobRecord, standings: readonly Standing[]): Promise<boolean> => {
-    const passed = passedBudget(job, await spentBy(job, deps))
+    const passed = passedBudget(job.budget, await spentBy(job, deps))
     if (passed === null) return false
     const why = { reason: 'over_budget', detail: `of the whole job: ${passedSentence(passed)}` } as const
     for (const { session, current } of standings)

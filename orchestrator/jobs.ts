@@ -7,7 +7,7 @@ import type { Clock, Log, Random } from '../domain/ports.ts'
 import type { IdempotencyMark, TurnRecord } from '../domain/session.ts'
 import type { Index } from '../gateway/state/index.ts'
 import { overlay } from './budget.ts'
-import { chosenSession, remainingBudget, spentBy } from './job-attempts.ts'
+import { chosenSession, jobBudget, remainingBudget, spentBy } from './job-attempts.ts'
 import type { JobRecords } from './job-records.ts'
 import type { JobRunner } from './job-runner.ts'
 import type { Message } from './message.ts'
@@ -183,9 +183,8 @@ export function createJobs(deps: JobsDeps): Jobs {
         throw errors.conflict(
           `job ${id} has ${job.n} attempts at work and none is chosen yet; wait for it: hangar job wait ${id}`,
         )
-      const wanted = { budget: overlay(job.budget, input.budget) }
-      const budget = remainingBudget(wanted, await spentBy(job, deps))
-      if (budget === null)
+      const budget = overlay(await jobBudget(job, deps), input.budget)
+      if (remainingBudget(budget, await spentBy(job, deps)) === null)
         throw errors.conflict(
           `job ${id} has used its whole budget; give it a larger one (of the whole job) with the message: hangar job follow-up ${id} --max-…`,
         )
@@ -193,7 +192,6 @@ export function createJobs(deps: JobsDeps): Jobs {
         ...input,
         outputSchema: input.outputSchema ?? job.outputSchema,
         timeoutMs: input.timeoutMs ?? job.timeoutMs,
-        budget,
       })
       // A request that was made before changes nothing; what the server's end cuts off here the job's worker finds by itself.
       const attempt = job.attempts.find((entry) => entry.session === session)
@@ -201,7 +199,6 @@ export function createJobs(deps: JobsDeps): Jobs {
         await jobs.tryMove(id, async () => ({
           event: 'follow_up',
           text: `turn ${turn.turn} is queued`,
-          fields: wanted,
         }))
       runner.kick(id)
       return turn

@@ -3,7 +3,15 @@ import { EventEmitter } from 'node:events'
 import { gzipSync } from 'node:zlib'
 import type { SessionName } from '../domain/names.ts'
 import type { Clock } from '../domain/ports.ts'
-import type { RunEvent, RunEventBody } from '../domain/run-event.ts'
+import {
+  addTold,
+  NOTHING_TOLD,
+  type RunEvent,
+  type RunEventBody,
+  type ToldUsage,
+  type Usage,
+  usageOf,
+} from '../domain/run-event.ts'
 import { type Index, type IndexChange, runEventKey } from '../gateway/state/index.ts'
 
 export interface SessionEvents {
@@ -15,6 +23,8 @@ export interface SessionEvents {
   read(name: SessionName, since: number, limit: number): Promise<RunEvent[]>
   /** The events of one turn that are in the index. */
   ofTurn(name: SessionName, turn: number): Promise<RunEvent[]>
+  /** What the turn has told of its usage so far, by the events that came since this was last asked: cheap to ask again and again. */
+  usageOf(name: SessionName, turn: number): Promise<Usage | null>
   /** Events after `since` without end; ends when the signal aborts. */
   follow(name: SessionName, since: number, signal: AbortSignal): AsyncIterable<RunEvent>
   /** Wakes followers after events were put into the index by another hand. */
@@ -30,6 +40,9 @@ const PAGE = 500
 export function createSessionEvents({ index, clock }: { index: Index; clock: Clock }): SessionEvents {
   const wakes = new EventEmitter().setMaxListeners(0)
   const next = new Map<SessionName, Promise<{ seq: number }>>()
+
+  /** How far the events of a session's turn were read for what they told. */
+  const told = new Map<SessionName, { readonly turn: number; readonly seq: number; readonly usage: ToldUsage }>()
 
   // The counter of a session is read once from its newest event; only this process hands numbers out.
   const take = async (name: SessionName, count: number): Promise<number> => {
@@ -50,8 +63,48 @@ export function createSessionEvents({ index, clock }: { index: Index; clock: Clo
       ([, event]) => event,
     )
 
+  const ofTurn = async (name: SessionName, turn: number): Promise<RunEvent[]> => {
+    const found: RunEvent[] = []
+    let from: string | undefined
+    for (;;) {
+      const page = await index.runEvents.range({
+        prefix: `${name}/`,
+        reverse: true,
+        limit: PAGE,
+        ...(from === undefined ? {} : { from }),
+      })
+      for (const [, event] of page) {
+        if (event.turn < turn) return found.reverse()
+        if (event.turn === turn) found.push(event)
+      }
+      const last = page.at(-1)?.[1]
+      if (page.length < PAGE || last === undefined || last.seq <= 1) return found.reverse()
+      from = runEventKey(name, last.seq - 1)
+    }
+  }
+  const since = async (name: SessionName, seq: number): Promise<RunEvent[]> => {
+    const found: RunEvent[] = []
+    for (;;) {
+      const page = await read(name, found.at(-1)?.seq ?? seq, PAGE)
+      found.push(...page)
+      if (page.length < PAGE) return found
+    }
+  }
+
   return {
     read,
+    ofTurn,
+    usageOf: async (name, turn) => {
+      const known = told.get(name)
+      const before = known?.turn === turn ? known : null
+      const fresh =
+        before === null
+          ? await ofTurn(name, turn)
+          : (await since(name, before.seq)).filter((event) => event.turn === turn)
+      const usage = addTold(before?.usage ?? NOTHING_TOLD, fresh)
+      told.set(name, { turn, seq: fresh.at(-1)?.seq ?? before?.seq ?? 0, usage })
+      return usageOf(usage)
+    },
     append: async (name, turn, bodies, also = []) => {
       if (bodies.length === 0 && also.length === 0) return
       const first = bodies.length === 0 ? 0 : await take(name, bodies.length)
@@ -61,25 +114,6 @@ export function createSessionEvents({ index, clock }: { index: Index; clock: Clo
       if (events.length > 0) wakes.emit(name)
     },
     place: async (name, turn, body) => ({ ...body, seq: await take(name, 1), at: clock.now(), turn }),
-    ofTurn: async (name, turn) => {
-      const found: RunEvent[] = []
-      let from: string | undefined
-      for (;;) {
-        const page = await index.runEvents.range({
-          prefix: `${name}/`,
-          reverse: true,
-          limit: PAGE,
-          ...(from === undefined ? {} : { from }),
-        })
-        for (const [, event] of page) {
-          if (event.turn < turn) return found.reverse()
-          if (event.turn === turn) found.push(event)
-        }
-        const last = page.at(-1)?.[1]
-        if (page.length < PAGE || last === undefined || last.seq <= 1) return found.reverse()
-        from = runEventKey(name, last.seq - 1)
-      }
-    },
     async *follow(name, since, signal) {
       let cursor = since
       let woken = true
@@ -115,6 +149,7 @@ export function createSessionEvents({ index, clock }: { index: Index; clock: Clo
     },
     forget: (name) => {
       next.delete(name)
+      told.delete(name)
       wakes.emit(name)
     },
   }

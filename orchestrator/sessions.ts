@@ -334,6 +334,7 @@ function newTurn(
     patches: intake.patches.length,
     outputSchema: input.outputSchema,
     timeoutMs: input.timeoutMs ?? defaults.timeoutMs,
+    ownBudget: input.budget,
     budget: overlay(defaults.budget, input.budget),
     stopReason: null,
     stopDetail: null,

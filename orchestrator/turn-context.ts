@@ -16,6 +16,7 @@ import type { Grants } from '../gateway/grants.ts'
 import type { Index } from '../gateway/state/index.ts'
 import type { Upstreams } from '../gateway/upstream/upstreams.ts'
 import { passedSentence } from './budget.ts'
+import type { JobRecords } from './job-records.ts'
 import type { SessionEvents } from './session-events.ts'
 import type { SessionRecords } from './session-records.ts'
 import type { SetupCache } from './setup-cache.ts'
@@ -47,6 +48,7 @@ export interface TurnEnvironment extends Pick<SandboxSpec, 'gatewayUrl' | 'image
 export interface TurnServices {
   readonly records: SessionRecords
   readonly events: SessionEvents
+  readonly jobs: Pick<JobRecords, 'find'>
   readonly index: Index
   readonly grants: Grants
   readonly upstreams: Pick<Upstreams, 'of'>

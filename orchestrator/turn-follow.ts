@@ -12,6 +12,7 @@ import { openStreams, READ_BYTES, type RunStreams, type StreamedRun, usedBefore 
 import { putEvent } from './session-events.ts'
 import { deadlineOf, runKeys, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 import { startAgent } from './turn-prepare.ts'
+import { recordStop } from './turn-stop.ts'
 
 const WAIT_MS = 400
 
@@ -265,21 +266,4 @@ async function neverBegan(
 
 function isEnd(process: TurnProcess): process is RunEnd {
   return process.state === 'exited' || process.state === 'lost'
-}
-
-/** Writes down why a turn is about to be stopped; a reason that is there already stays. */
-export async function recordStop(
-  at: TurnAt,
-  { reason, detail }: { readonly reason: 'timed_out' | 'over_budget'; readonly detail: string },
-  services: TurnServices,
-): Promise<void> {
-  await services.records.move(at.name, async ({ session, turn }) => {
-    const current = await turn(at.number)
-    if (current.stopReason !== null) return null
-    return {
-      message: `turn ${at.number} is being stopped: ${reason}`,
-      session,
-      turns: [{ ...current, stopReason: reason, stopDetail: detail }],
-    }
-  })
 }

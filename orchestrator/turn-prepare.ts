@@ -3,6 +3,7 @@ import { errors } from '../domain/errors.ts'
 import { attachmentFolder, ioDirectory } from '../domain/hangar-io.ts'
 import type { ConversationStart } from '../domain/harness.ts'
 import { type Oid, safeRelativePath, workBranch, ZERO_OID } from '../domain/names.ts'
+import type { Budget } from '../domain/run-event.ts'
 import type { SandboxPaths, SandboxRef, SandboxSpec } from '../domain/sandbox.ts'
 import type { SessionRecord, SessionSandbox, TurnRecord } from '../domain/session.ts'
 import { currentCheckpoint } from '../exchange/hand-over.ts'
@@ -10,6 +11,7 @@ import type { Attachment } from '../exchange/intake.ts'
 import { earlierTar, FILL_SCRIPT, inputTar } from '../exchange/io-prepare.ts'
 import { applyPatches } from '../exchange/patch-in.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
+import { turnBudget } from './job-attempts.ts'
 import { promptOf } from './prompt.ts'
 import { setGrant } from './sandbox-grant.ts'
 import { attachmentPath, checkpointSandbox, isUp, lastWords, reportLines, turnEnvironment } from './sandbox-helper.ts'
@@ -17,6 +19,7 @@ import { putEvent } from './session-events.ts'
 import { setUp } from './setup.ts'
 import { deadlineOf, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
 import { restoreConversation } from './turn-conversation.ts'
+import { recordStop } from './turn-stop.ts'
 
 const GRANT_LIFE_MS = 24 * 3_600_000
 const SETUP_TIMEOUT_MS = 15 * 60_000
@@ -24,7 +27,9 @@ const EXEC_OUTPUT_BYTES = 1_048_576
 
 /** Moves a queued (or half-prepared) turn to `running`; nothing of the agent has been started when this ends. */
 export async function prepareTurn(at: TurnAt, services: TurnServices): Promise<void> {
-  const { session, turn, ref, paths, fresh } = await takeSandbox(at, services)
+  const budget = await turnBudget(at.name, await services.records.turn(at.name, at.number), services)
+  if (typeof budget === 'string') return recordStop(at, { reason: 'over_budget', detail: budget }, services)
+  const { session, turn, ref, paths, fresh } = await takeSandbox(at, budget, services)
   const { context, over } = await settleContext(at, { session, turn, ref, fresh }, services)
   const env = turnEnvironment(at, session, turn, paths)
   // Two places in the sandbox that do not meet; neither goes on alone when the other has failed.
@@ -92,10 +97,10 @@ interface Taken {
  * is an orphan that the next start removes. A new sandbox, or one whose grant was lost with the server before it was handed over, gets a new
  * grant; a sandbox that lives on keeps its grant, renewed.
  */
-async function takeSandbox(at: TurnAt, services: TurnServices): Promise<Taken> {
+async function takeSandbox(at: TurnAt, budget: Budget, services: TurnServices): Promise<Taken> {
   const { provider } = at.environment
   const before = (await services.records.get(at.name)).session
-  const beforeTurn = await services.records.turn(at.name, at.number)
+  const beforeTurn = { ...(await services.records.turn(at.name, at.number)), budget }
   const live = sandboxRef(before)
   const up =
     live !== null && before.sandbox?.ready === true && beforeTurn.state === 'queued' && (await isUp(provider, live))
@@ -123,7 +128,7 @@ async function takeSandbox(at: TurnAt, services: TurnServices): Promise<Taken> {
             grantExpiresAt: expiresAt,
             ready: false,
           }
-    taken = { ...current, state: 'preparing' }
+    taken = { ...current, state: 'preparing', budget }
     return {
       message: `turn ${at.number} is being prepared`,
       // The question is answered by this turn.

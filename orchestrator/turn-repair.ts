@@ -8,8 +8,9 @@ import { repairPromptOf } from './prompt.ts'
 import { lastWords, turnEnvironment } from './sandbox-helper.ts'
 import { putEvent } from './session-events.ts'
 import { deadlineOf, runKeys, sandboxRef, type TurnAt, type TurnServices } from './turn-context.ts'
-import { type FollowedEnd, followRun, recordStop } from './turn-follow.ts'
+import { type FollowedEnd, followRun } from './turn-follow.ts'
 import { startAgent } from './turn-prepare.ts'
+import { recordStop } from './turn-stop.ts'
 
 /** Begins or takes up again the repair that the turn's record names, follows it to its end, and moves the turn back to `collecting`. */
 export async function repairTurn(at: TurnAt, services: TurnServices): Promise<void> {

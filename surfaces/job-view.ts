@@ -1,7 +1,7 @@
 /** A job as the wire shows it: its record, with what its sessions' records say of its attempts. */
 import { isAtRest, type JobAttempt, type JobRecord } from '../domain/job.ts'
 import type { SessionRecord, TurnRecord, Verification } from '../domain/session.ts'
-import { type AttemptServices, chosenSession, spentBy } from '../orchestrator/job-attempts.ts'
+import { type AttemptServices, chosenSession, jobBudget, spentBy } from '../orchestrator/job-attempts.ts'
 import type { WaitedJob } from '../orchestrator/job-waiting.ts'
 import { jobStep, type Surface } from './next-steps.ts'
 import { artifactView, budgetView, time, usageView } from './views.ts'
@@ -53,7 +53,7 @@ export async function jobView(job: JobRecord, services: AttemptServices) {
     question_options: asks?.questionOptions ?? [],
     warnings: [...new Set([...(ended?.warnings ?? []), ...job.warnings])],
     usage: usageView((await spentBy(job, services)).usage),
-    budget: budgetView(job.budget),
+    budget: budgetView(await jobBudget(job, services)),
     timeline: job.timeline.map(({ at, state, text }) => ({ at: time(at), state, text })),
     created_at: time(job.createdAt),
     updated_at: time(job.updatedAt),

@@ -259,12 +259,14 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     const environments = createEnvironments({ config, providers, url })
     const records = createSessionRecords({ repositories, ledger, index, clock })
     const events = createSessionEvents({ index, clock })
+    const jobRecords = createJobRecords({ repositories, ledger, index, clock })
     const artifacts = createArtifactStore({ ledger, sealer })
     const conversations = createConversationStore({ ledger, sealer })
     const results = keep(createResultChecker(), (value) => value.close())
     const turnServices: TurnServices = {
       records,
       events,
+      jobs: jobRecords,
       index,
       grants,
       upstreams,
@@ -325,7 +327,6 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       (value) => value.close(),
     )
     const safeFetch = createSafeFetch({ allowPrivateAddresses: config.callbacks.allowPrivateAddresses })
-    const jobRecords = createJobRecords({ repositories, ledger, index, clock })
     const settings = (environment: string) => jobSettings(config, environment)
     const publisher = createJobPublisher({
       records,

@@ -1,8 +1,9 @@
 /** Budgets bite while a turn runs, say by how much they were passed, and can be raised; a conversation outlives its sandbox. */
-import { rmSync, writeFileSync } from 'node:fs'
+import { existsSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { readConfig } from '../../domain/config.ts'
+import { settled, submit } from './jobs-support.ts'
 import { type Hangar, shell, startHangar, temporaryDirectory, waitUntil } from './support.ts'
 
 const OBEDIENT = 'read -r line; eval "$line"'
@@ -149,6 +150,45 @@ t.test('a budget of the settings and of the environment; the nearer one counts',
   t.match(await begin(hangar, 'small', usage('"output":60')), { outcome: 'over_budget' })
   t.match(await begin(hangar, 'large', usage('"output":60'), { budget: { max_tokens: 70 } }), { outcome: 'exited' })
   t.match((await hangar.api('GET', '/api/sessions/large')).body.budget, { max_tokens: 70 })
+})
+
+t.test("each message that waits gets what is left of its job's budget when it is its turn", async (t) => {
+  const hangar = await startHangar(t, { agent: OBEDIENT })
+  await withRepo(hangar)
+  const go = 'while ! test -e "$HANGAR_CONVERSATION/go"; do sleep 0.1; done'
+  const { body: job } = await submit(hangar, {
+    instructions: `${usage('"output":100')}; ${go}`,
+    budget: { max_tokens: 1000 },
+  })
+  const followUp = (message: string, more: object = {}) =>
+    hangar.api('POST', `/api/jobs/${job.id}/follow-up`, { message, ...more })
+  let conversation = ''
+  await waitUntil('the agent is at work', async () => {
+    const { body } = await hangar.api('GET', `/api/sessions/${job.id}`)
+    conversation = join(hangar.dataDir, 'sandboxes', body.sandbox?.id ?? '', 'home', '.hangar', 'conversation')
+    return body.turns?.[0]?.state === 'running' && existsSync(conversation)
+  })
+  t.equal((await followUp(usage('"output":600'))).status, 202)
+  t.equal((await followUp(usage('"output":600'))).status, 202)
+  t.equal((await followUp('touch never.txt')).status, 202)
+  t.equal((await followUp(usage('"output":700'), { budget: { max_tokens: 2100 } })).status, 202)
+  t.match(
+    (await hangar.api('GET', `/api/jobs/${job.id}`)).body.budget,
+    { max_tokens: 2100 },
+    'the newest is the whole one',
+  )
+  writeFileSync(join(conversation, 'go'), '')
+  const over = await settled(hangar, job.id)
+  const { turns } = (await hangar.api('GET', `/api/sessions/${job.id}`)).body
+  t.match(turns.slice(0, 3), [{ outcome: 'exited' }, { outcome: 'exited' }, { outcome: 'over_budget' }])
+  t.match(turns[2].error.message, /max_tokens of 300 tokens was passed: 600 tokens were used/)
+  t.match(turns[3], { outcome: 'over_budget', started_at: null }, 'with nothing left it does not begin')
+  t.match(turns[3].error.message, /of the whole job: the budget's max_tokens of 1000 tokens was passed: 1300 tokens/)
+  t.match(turns[4], { outcome: 'exited', usage: { output_tokens: 700 } }, "a larger budget is the whole job's")
+  t.equal(over.usage.output_tokens, 2000)
+  const refused = await followUp('true', { budget: { max_tokens: 2000 } })
+  t.equal(refused.status, 409)
+  t.match(refused.body.detail, /has used its whole budget/)
 })
 
 t.test('a restart in the middle of a run loses no figure and counts none twice', async (t) => {
