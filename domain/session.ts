@@ -41,6 +41,8 @@ export interface SessionRecord {
   readonly parentTurn?: number | null
   /** When that session was created: another one may have its name by now. */
   readonly parentCreatedAt?: number | null
+  /** The Idempotency-Key of the request that forked it, and its siblings. */
+  readonly idempotency?: IdempotencyMark | null
   /** Of a job's session: the command that verifies each turn, where the job was submitted with one; absent or null: its environment's. */
   readonly verify?: string | null
   readonly conversation: SessionConversation | null

@@ -19,6 +19,9 @@ export interface Change {
 /** Gives the change to make on the record as it stands, or null when there is nothing to do. Must not append to the same ref itself. */
 export type MakeChange = (tip: Oid | null) => Promise<Change | null>
 
+/** The same for several records at once, by their tips: a change for each, in order. */
+export type MakeChanges = (tips: readonly (Oid | null)[]) => Promise<readonly Change[] | null>
+
 export interface Ledger {
   /**
    * Puts a commit on the ref and resolves when it is on the disk. When another writer was first, or a ref of `alsoMove` has moved,
@@ -26,6 +29,12 @@ export interface Ledger {
    * On a full disk the reserve makes room. Throws `disk_full`, `conflict` when git refuses for a reason that asking again does not mend, and `busy` when the attempts ran out.
    */
   append(repo: Repository, ref: RefName, change: MakeChange): Promise<{ oid: Oid | null; changed: boolean }>
+  /** The same for records of one repository that move together, all or none: their commits are made, then all refs move in one transaction. */
+  appendAll(
+    repo: Repository,
+    refs: readonly RefName[],
+    change: MakeChanges,
+  ): Promise<{ oids: readonly (Oid | null)[]; changed: boolean }>
   /** A file of the newest record, or of a given commit; null when there is none. At most 64 MiB. */
   readFile(repo: Repository, ref: RefName | Oid, path: string): Promise<Buffer | null>
   /** Newest first, along first parents. */
@@ -40,34 +49,53 @@ export function createLedger(deps: { readonly clock: Clock; readonly disk?: Pick
   /** Writers of this process that lost once wait for one another instead of racing on. */
   const turns = new Map<string, Promise<unknown>>()
 
-  async function attempt(repo: Repository, ref: RefName, change: MakeChange) {
-    const tip = await repo.refs.read(ref)
-    const wanted = await change(tip)
-    if (wanted === null) return { oid: tip, changed: false }
-    const oid = await commit(repo, { tip, change: wanted, at: deps.clock.now() })
-    const updates = [{ ref, old: tip ?? ZERO_OID, new: oid }, ...(wanted.alsoMove ?? [])]
-    const result = await repo.refs.transact(updates)
-    if (result.ok) return { oid, changed: true }
-    if (isTransient(result.reason) || (await anyMoved(repo, updates))) return null
-    throw errors.conflict(`${result.ref ?? ref} cannot be moved: ${result.reason}`, { reason: result.reason })
+  async function attempt(repo: Repository, refs: readonly RefName[], change: MakeChanges) {
+    const tips = await Promise.all(refs.map((ref) => repo.refs.read(ref)))
+    const wanted = await change(tips)
+    if (wanted === null) return { oids: tips, changed: false }
+    const at = deps.clock.now()
+    const oids: Oid[] = []
+    const updates = new Map<RefName, RefUpdate>()
+    for (const [place, one] of wanted.entries()) {
+      const [ref, tip] = [refs[place], tips[place] ?? null]
+      if (ref === undefined) throw errors.internal('there are more changes than records')
+      const oid = await commit(repo, { tip, change: one, at })
+      oids.push(oid)
+      for (const update of [{ ref, old: tip ?? ZERO_OID, new: oid }, ...(one.alsoMove ?? [])])
+        updates.set(update.ref, update)
+    }
+    const moves = [...updates.values()]
+    const result = await repo.refs.transact(moves)
+    if (result.ok) return { oids, changed: true }
+    if (isTransient(result.reason) || (await anyMoved(repo, moves))) return null
+    throw errors.conflict(`${result.ref ?? refs[0]} cannot be moved: ${result.reason}`, { reason: result.reason })
   }
 
-  async function retry(repo: Repository, ref: RefName, change: MakeChange) {
+  async function retry(repo: Repository, refs: readonly RefName[], change: MakeChanges) {
     for (let count = 2; count <= MAX_ATTEMPTS; count += 1) {
-      const done = await attempt(repo, ref, change)
+      const done = await attempt(repo, refs, change)
       if (done !== null) return done
       await sleep(Math.random() * Math.min(MAX_PAUSE_MS, count * 2))
     }
-    throw errors.busy(`${ref} was moved by others ${MAX_ATTEMPTS} times in a row; try again`)
+    throw errors.busy(`${refs.join(', ')} was moved by others ${MAX_ATTEMPTS} times in a row; try again`)
+  }
+
+  async function appendAll(repo: Repository, refs: readonly RefName[], change: MakeChanges) {
+    const write = async () => {
+      const done = await attempt(repo, refs, change)
+      return done ?? inTurn(turns, [repo.dir, ...refs].join('\0'), () => retry(repo, refs, change))
+    }
+    return deps.disk === undefined ? write() : deps.disk.write(write)
   }
 
   return {
+    appendAll,
     async append(repo, ref, change) {
-      const write = async () => {
-        const done = await attempt(repo, ref, change)
-        return done ?? inTurn(turns, `${repo.dir}\0${ref}`, () => retry(repo, ref, change))
-      }
-      return deps.disk === undefined ? write() : deps.disk.write(write)
+      const { oids, changed } = await appendAll(repo, [ref], async ([tip = null]) => {
+        const one = await change(tip)
+        return one === null ? null : [one]
+      })
+      return { oid: oids[0] ?? null, changed }
     },
     async readFile(repo, ref, path) {
       const commitOid = isOid(ref) ? ref : await repo.refs.read(ref)

@@ -4,6 +4,7 @@ import type { RefName, RepoSlug, SessionName } from '../domain/names.ts'
 import { ZERO_OID } from '../domain/names.ts'
 import type { Repository } from '../gateway/git/repository.ts'
 import type { Ledger } from '../gateway/ledger.ts'
+import { sessionRef } from '../refs-policy/ref-names.ts'
 
 export interface NameClaims {
   /** Whether the name was free and is now taken. */
@@ -44,6 +45,15 @@ export function createNameClaims({ server, ledger }: { server: Repository; ledge
       )
     },
   }
+}
+
+/** Frees names that were claimed for sessions that could not be made; one that was made keeps its name. */
+export async function releaseUnmade(
+  claims: NameClaims,
+  repo: Repository,
+  names: readonly SessionName[],
+): Promise<void> {
+  for (const name of names) if ((await repo.refs.read(sessionRef(name, 'log'))) === null) await claims.release(name)
 }
 
 function refOf(name: SessionName): RefName {

@@ -2,12 +2,12 @@
 import { errors } from '../domain/errors.ts'
 import { jobOf, type Oid, parseNewSessionName, type SessionName, workBranch, ZERO_OID } from '../domain/names.ts'
 import type { Clock } from '../domain/ports.ts'
-import type { SessionConversation, SessionRecord, TurnRecord } from '../domain/session.ts'
+import type { IdempotencyMark, SessionConversation, SessionRecord, TurnRecord } from '../domain/session.ts'
 import { UNBORN_ROOT } from '../exchange/checkpoint.ts'
 import type { RefUpdate, Repository } from '../gateway/git/repository.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
-import type { Message } from './message.ts'
-import type { NameClaims } from './name-claims.ts'
+import { isSameRequest, type Message } from './message.ts'
+import { type NameClaims, releaseUnmade } from './name-claims.ts'
 import type { SessionMove, SessionRecords } from './session-records.ts'
 import type { TurnRunner } from './turn-runner.ts'
 
@@ -20,10 +20,11 @@ export interface ForkAsk {
   readonly turn: number | null
   /** The first message of each child; null: they wait for one. */
   readonly message: Message | null
+  readonly idempotency: IdempotencyMark | null
 }
 
 export interface SessionFork {
-  /** All or none of the children. Of a parent at work, the work is as it is now and the conversation as it was after its last turn. */
+  /** All or none of the children; asked for again with the same key, the ones that were made. Of a parent at work, the work is as it is now and the conversation as it was after its last turn. */
   fork(parent: SessionName, ask: ForkAsk): Promise<SessionRecord[]>
 }
 
@@ -33,7 +34,6 @@ export interface SessionForkDeps {
   readonly runner: Pick<TurnRunner, 'kick' | 'refresh'>
   /** The record of a first turn, from what is checked and taken in; throws what is wrong with the message. */
   firstTurn(message: Message, session: SessionRecord, context: Oid): Promise<TurnRecord>
-  remove(name: SessionName): Promise<void>
   checkRoom(): void
   readonly clock: Clock
 }
@@ -86,7 +86,7 @@ export function createSessionFork(deps: SessionForkDeps): SessionFork {
     parent: SessionRecord,
     name: SessionName,
     origin: Origin,
-    message: Message | null,
+    { message, idempotency }: ForkAsk,
   ): Promise<SessionMove> => {
     const now = deps.clock.now()
     const { conversation, checkpoint } = origin
@@ -97,6 +97,7 @@ export function createSessionFork(deps: SessionForkDeps): SessionFork {
       parent: parent.name,
       parentTurn: origin.turn,
       parentCreatedAt: parent.createdAt,
+      idempotency,
       verify: null,
       conversation: conversation === null ? null : { ...conversation, isParents: true },
       sandbox: null,
@@ -118,6 +119,8 @@ export function createSessionFork(deps: SessionForkDeps): SessionFork {
   return {
     fork: async (parentName, ask) => {
       const { session: parent } = await records.get(parentName)
+      const earlier = await madeBefore(ask)
+      if (earlier.length > 0) return earlier
       if (parent.state === 'creating')
         throw errors.conflict(`session ${parentName} has not begun; fork it when its first turn runs`)
       if (ask.n < 1 || ask.n > MAX_CHILDREN)
@@ -127,25 +130,26 @@ export function createSessionFork(deps: SessionForkDeps): SessionFork {
       deps.checkRoom()
       const repo = await records.repository(parentName)
       const origin = await originOf(parent, repo, ask.turn)
-      const made: SessionRecord[] = []
+      const names: SessionName[] = []
       try {
-        for (let at = 0; at < ask.n; at++) {
-          const name = await claimed(ask.names?.[at] ?? null, parent)
-          try {
-            await records.create(repo, () => move(repo, parent, name, origin, ask.message))
-          } catch (error) {
-            await claims.release(name)
-            throw error
-          }
-          made.push((await records.get(name)).session)
-        }
+        for (let at = 0; at < ask.n; at++) names.push(await claimed(ask.names?.[at] ?? null, parent))
+        await records.createAll(repo, () => Promise.all(names.map((name) => move(repo, parent, name, origin, ask))))
       } catch (error) {
-        for (const { name } of made) await deps.remove(name)
+        await releaseUnmade(claims, repo, names)
         throw error
       }
-      if (ask.message !== null) for (const { name } of made) runner.kick(name)
-      return made
+      if (ask.message !== null) for (const name of names) runner.kick(name)
+      return Promise.all(names.map(async (name) => (await records.get(name)).session))
     },
+  }
+
+  /** The children that an earlier request with the key made, in the order that it asked for. */
+  async function madeBefore({ names, idempotency }: ForkAsk): Promise<SessionRecord[]> {
+    if (idempotency === null) return []
+    const made = (await records.madeWith(idempotency.key)).filter((session) =>
+      isSameRequest(session.idempotency, idempotency),
+    )
+    return names === null ? made : names.flatMap((name) => made.filter((session) => session.name === name))
   }
 
   /** The name, now taken; where none is given, the first that is free. */

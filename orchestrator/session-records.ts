@@ -33,11 +33,13 @@ export interface SessionAt {
 }
 
 export interface SessionRecords {
-  /** Writes the first record. Throws `name_taken` when there is one. */
-  create(repo: Repository, move: () => Promise<SessionMove>): Promise<void>
+  /** Writes the first records of sessions in one repository, all or none. Throws `name_taken` when there is one of any. */
+  createAll(repo: Repository, moves: () => Promise<readonly SessionMove[]>): Promise<void>
   /** Works a move out from the newest records and writes it; again when another writer won. `null` leaves all as it is. */
   move(name: SessionName, change: (at: SessionAt) => Promise<SessionMove | null>): Promise<SessionRecord>
   find(name: SessionName): Promise<SessionEntry | null>
+  /** The sessions that were made with this Idempotency-Key (its SHA-256), in the order of their names, a number at their end by its size. */
+  madeWith(key: string): Promise<SessionRecord[]>
   /** Throws `not_found`. */
   get(name: SessionName): Promise<SessionEntry>
   repository(name: SessionName): Promise<Repository>
@@ -76,11 +78,10 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
     if (opened === null) throw errors.notFound(`the repo ${repo} of session ${name} is not here any more`)
     return opened
   }
-  const publish = async (repo: Repository, logOid: Oid, move: SessionMove) => {
+  const entriesOf = ({ slug }: Repository, logOid: Oid, move: SessionMove): IndexChange[] => {
     const { session } = move
-    const { slug } = repo
     if (slug === null) throw errors.internal('a session needs a repo of its own')
-    await index.batch([
+    return [
       { section: 'sessions', key: session.name, value: { logOid, repo: slug, session } },
       { section: 'order', key: orderKey(session.createdAt, session.name), value: session.name },
       { section: 'questions', key: session.name, value: session.needsInput === null ? null : true },
@@ -89,25 +90,40 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
       ),
       ...(move.alsoMove ?? []).map((update) => seenMove(slug, update)),
       ...(move.index ?? []),
-    ])
-    moves.emit(session.name)
+    ]
+  }
+  const publish = async (repo: Repository, written: readonly (readonly [Oid, SessionMove])[]) => {
+    await index.batch(written.flatMap(([oid, move]) => entriesOf(repo, oid, move)))
+    for (const [, { session }] of written) moves.emit(session.name)
   }
 
   return {
     find,
     get,
+    madeWith: async (key) =>
+      (await index.sessions.range())
+        .flatMap(([, { session }]) => (session.idempotency?.key === key ? [session] : []))
+        .sort((a, b) => a.name.length - b.name.length || (a.name < b.name ? -1 : 1)),
     repository,
-    create: async (repo, work) => {
-      let made: SessionMove | null = null
+    createAll: async (repo, work) => {
+      let made: readonly SessionMove[] | null = null
       const first = await work()
-      const { changed, oid } = await ledger.append(repo, sessionRef(first.session.name, 'log'), async (tip) => {
-        if (tip !== null) return null
+      const names = first.map(({ session }) => session.name)
+      const refs = names.map((name) => sessionRef(name, 'log'))
+      const { changed, oids } = await ledger.appendAll(repo, refs, async (tips) => {
+        if (tips.some((tip) => tip !== null)) return null
         made = made === null ? first : await work()
-        return changeOf(made)
+        return made.map(changeOf)
       })
-      if (!changed || oid === null || made === null)
-        throw errors.nameTaken(`session ${first.session.name} exists already; choose another name`)
-      await publish(repo, oid, made)
+      if (!changed) {
+        const taken = names.find((_, place) => oids[place] !== null)
+        throw errors.nameTaken(`session ${taken} exists already; choose another name`)
+      }
+      const written = (made ?? first).flatMap((move, place) => {
+        const oid = oids[place] ?? null
+        return oid === null ? [] : [[oid, move] as const]
+      })
+      await publish(repo, written)
     },
     move: async (name, change) => {
       const repo = await repository(name)
@@ -128,7 +144,7 @@ export function createSessionRecords({ repositories, ledger, index, clock }: Ses
         return changeOf(made)
       })
       if (changed && oid !== null && made !== null) {
-        await publish(repo, oid, made)
+        await publish(repo, [[oid, made]])
         return (made as SessionMove).session
       }
       if (current === null) throw errors.internal(`the record of ${name} was not read`)

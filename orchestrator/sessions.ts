@@ -15,7 +15,7 @@ import {
 } from '../domain/names.ts'
 import type { Clock } from '../domain/ports.ts'
 import type { Budget } from '../domain/run-event.ts'
-import type { IdempotencyMark, SessionRecord, TurnRecord } from '../domain/session.ts'
+import type { SessionRecord, TurnRecord } from '../domain/session.ts'
 import { type HandOver, handOverLater, handOverNew } from '../exchange/hand-over.ts'
 import { dropIntake, type Intake, takeIn } from '../exchange/intake.ts'
 import type { ResultChecker } from '../exchange/result-schema.ts'
@@ -24,8 +24,8 @@ import type { RefUpdate, Repository } from '../gateway/git/repository.ts'
 import type { Upstreams } from '../gateway/upstream/upstreams.ts'
 import { sessionRef } from '../refs-policy/ref-names.ts'
 import { overlay } from './budget.ts'
-import type { Message } from './message.ts'
-import type { NameClaims } from './name-claims.ts'
+import { isSameRequest, type Message } from './message.ts'
+import { type NameClaims, releaseUnmade } from './name-claims.ts'
 import { attachmentPath } from './sandbox-helper.ts'
 import { createSessionFork, type SessionFork } from './session-fork.ts'
 import type { SessionMove, SessionRecords } from './session-records.ts'
@@ -75,8 +75,6 @@ export interface SessionsDeps {
   /** Bytes of untracked files that a hand-over to a session of this environment may bring. */
   maxUntrackedBytes(environment: string): number
   readonly limits: Limits
-  /** Removes a session with its refs and its name. */
-  remove(name: SessionName): Promise<void>
   /** Throws `disk_full` while the disk has no room for new sessions; a message may be what makes room in an old one. */
   checkRoom(): void
   readonly clock: Clock
@@ -105,7 +103,7 @@ export function createSessions(deps: SessionsDeps): Sessions {
     maxUntrackedBytes: deps.maxUntrackedBytes(environment),
   })
 
-  /** Makes the sessions of one hand-over; what was made of them goes when one cannot be. */
+  /** Makes the sessions of one hand-over, all or none. */
   const begin = async (
     repo: Repository,
     work: NewWork & Pick<SessionRecord, 'verify'>,
@@ -117,24 +115,21 @@ export function createSessions(deps: SessionsDeps): Sessions {
     if (names.some((name) => jobOf(name) !== null)) checkNames(work.context)
     const warnings = await deps.upstreams.refresh(work.repo)
     const intake = await takeIn(repo, work.context, limitsOf(work.environment))
-    const made: SessionName[] = []
+    const claimed: SessionName[] = []
     try {
       const handOver = await handOverNew(repo, intake, work.ref, clock.now())
       await deps.upstreams.refuseLfs(repo, handOver.start)
       for (const name of names) {
         if (!(await deps.claims.claim(name, work.repo))) throw nameTaken(name)
-        try {
-          await records.create(repo, () =>
-            firstMove(repo, { ...work, name, warnings }, defaults, intake, handOver, clock.now()),
-          )
-        } catch (error) {
-          await deps.claims.release(name)
-          throw error
-        }
-        made.push(name)
+        claimed.push(name)
       }
+      await records.createAll(repo, () =>
+        Promise.all(
+          names.map((name) => firstMove(repo, { ...work, name, warnings }, defaults, intake, handOver, clock.now())),
+        ),
+      )
     } catch (error) {
-      for (const name of made) await deps.remove(name)
+      await releaseUnmade(deps.claims, repo, claimed)
       throw error
     } finally {
       await dropIntake(intake)
@@ -158,7 +153,7 @@ export function createSessions(deps: SessionsDeps): Sessions {
       const repo = await openRepo(input.repo)
       const existing = await records.find(input.name)
       if (existing !== null) {
-        if (sameRequest(await records.turn(input.name, 1), input.idempotency)) return existing.session
+        if (isSameRequest((await records.turn(input.name, 1)).idempotency, input.idempotency)) return existing.session
         throw nameTaken(input.name)
       }
       await begin(repo, input, [input.name])
@@ -177,7 +172,7 @@ export function createSessions(deps: SessionsDeps): Sessions {
 
     send: async (name, input) => {
       const { session } = await records.get(name)
-      const earlier = (await records.turns(name)).find((turn) => sameRequest(turn, input.idempotency))
+      const earlier = (await records.turns(name)).find((turn) => isSameRequest(turn.idempotency, input.idempotency))
       if (earlier !== undefined) return earlier
       const text = answerOf(session, input)
       await checkMessage({ ...input, message: text }, session.repo)
@@ -231,13 +226,6 @@ export function createSessions(deps: SessionsDeps): Sessions {
 }
 
 const NOTHING_TAKEN_IN: Intake = { attachments: [], urls: [], patches: [], brought: null }
-
-/** Whether the turn was made by a request with this key. Throws `idempotency_mismatch` when that had another body. */
-function sameRequest(turn: TurnRecord, mark: IdempotencyMark | null): boolean {
-  if (mark === null || turn.idempotency?.key !== mark.key) return false
-  if (turn.idempotency.body === mark.body) return true
-  throw errors.idempotencyMismatch('this Idempotency-Key was used with another body; use a new key for a new request')
-}
 
 function nameTaken(name: SessionName) {
   return errors.nameTaken(

@@ -308,7 +308,6 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       results,
       upstreams,
       environmentDefaults: environments.defaults,
-      remove: control.remove,
       maxUntrackedBytes: (name) => config.environments.get(name)?.maxUntrackedBytes ?? config.limits.maxUntrackedBytes,
       limits: config.limits,
       checkRoom: disk.check,

@@ -443,6 +443,7 @@ const fork = operation({
               requester: call.caller.name,
               idempotency: call.idempotency,
             },
+      idempotency: call.idempotency,
     })
     const items = await Promise.all(children.map(({ name }) => view(call, name)))
     return json(201, { items, next_cursor: null }, `/api/sessions/${children[0]?.name ?? ''}`)

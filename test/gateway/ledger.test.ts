@@ -90,6 +90,22 @@ t.test('the ledger', async (t) => {
     t.match(await ledger.history(repo, log, 2), [{ message: 'x' }, { message: 'rival' }])
   })
 
+  t.test('records that move together all move, or none does', async (t) => {
+    const refs = [ref('refs/hangar/sessions/a/log'), ref('refs/hangar/sessions/b/log')]
+    const incoming = ref('refs/hangar/incoming/x')
+    const tip = (await repo.refs.read(log)) ?? ZERO_OID
+    await repo.refs.transact([{ ref: incoming, old: ZERO_OID, new: tip }])
+    const both = (alsoMove: { ref: typeof log; old: Oid; new: Oid }[]) => async () =>
+      refs.map((name) => ({ files: file('name', name), message: 'x', alsoMove }))
+    const inTheWay = { ref: ref('refs/hangar/sessions/b/log/below'), old: ZERO_OID, new: tip }
+    await t.rejects(ledger.appendAll(repo, refs, both([inTheWay])), { code: 'conflict' })
+    t.strictSame(await Promise.all(refs.map((name) => repo.refs.read(name))), [null, null])
+    const { oids } = await ledger.appendAll(repo, refs, both([{ ref: incoming, old: tip, new: ZERO_OID }]))
+    t.strictSame(await Promise.all(refs.map((name) => repo.refs.read(name))), oids)
+    t.equal(await repo.refs.read(incoming), null, 'what both take away goes once')
+    t.strictSame(await ledger.appendAll(repo, refs, async () => null), { oids, changed: false })
+  })
+
   t.test('what asking again does not mend is an error at once', async (t) => {
     let asked = 0
     const append = ledger.append(repo, ref('refs/hangar/sessions/s/log/below'), async () => {

@@ -153,6 +153,28 @@ t.test("a later session of its parent's name is not seen by a child's sandbox", 
   t.notMatch(await seen(2, 'restarted.txt'), checkpoint, 'after a restart')
 })
 
+t.test('a fork asked for again with its key gives the same children, also after a restart', async (t) => {
+  let hangar = await startHangar(t, { agent: SCRIPTED_AGENT })
+  await hostedRepo(t, hangar)
+  await hangar.api('POST', '/api/sessions', { name: 'parent', repo: 'acme/app', message: WORK })
+  await done(hangar, 'parent')
+  const fork = (key: string, body: object) =>
+    hangar.api('POST', '/api/sessions/parent/fork', body, { 'Idempotency-Key': key })
+  const names = async (answer: ReturnType<typeof fork>) =>
+    (await answer).body.items.map(({ name }: { name: string }) => name)
+  const auto = { n: 11 }
+  const named = { names: ['b', 'a'], message: '! true' }
+  const first = [await names(fork('one', auto)), await names(fork('two', named))]
+  hangar = await hangar.restart({ reindex: true })
+  t.teardown(() => hangar.close())
+  t.strictSame([await names(fork('one', auto)), await names(fork('two', named))], first)
+  const other = await fork('one', named)
+  t.equal(other.status, 409)
+  t.equal(other.body.code, 'idempotency_mismatch')
+  t.equal((await hangar.api('GET', '/api/sessions')).body.items.length, 14)
+  t.match((await hangar.api('GET', '/api/sessions/a')).body.turns, [{ turn: 1 }], 'the message went out once')
+})
+
 async function size(hangar: Hangar): Promise<number> {
   const { out } = await run(
     'sh',
