@@ -218,7 +218,14 @@ export function createJobs(deps: JobsDeps): Jobs {
         )
         await deps.control.remove(session.name)
       }
-      for (const job of await jobs.all()) if (!isAtRest(job.state) || (await isAtWork(job))) runner.kick(job.id)
+      for (const job of await jobs.all()) {
+        // One that cannot be understood must not keep the server from its start.
+        const goesOn = await isToGoOn(job).catch((error: unknown) => {
+          log.warn({ job: job.id, error: messageOf(error) }, 'a job could not be looked at; it is left as it is')
+          return false
+        })
+        if (goesOn) runner.kick(job.id)
+      }
     },
 
     sweep: async () => {
@@ -233,7 +240,9 @@ export function createJobs(deps: JobsDeps): Jobs {
     },
   }
 
-  async function isAtWork(job: JobRecord): Promise<boolean> {
+  /** Whether it is not at rest, or an agent of it is still at work. */
+  async function isToGoOn(job: JobRecord): Promise<boolean> {
+    if (!isAtRest(job.state)) return true
     const entries = await Promise.all(job.attempts.map(({ session }) => records.find(session)))
     return entries.some((entry) => entry?.session.state === 'running')
   }

@@ -152,13 +152,14 @@ const listJobs = operation({
       from = fresh.at(-1)?.[0]
       more = fresh.length > 0
     }
+    // One that was removed meanwhile, or whose record cannot be understood, must not hide the others.
     const views = await Promise.all(
-      found.map(async ({ key, job }) => ({ key, item: await jobView(job, call.services) })),
+      found.map(async ({ key, job }) => ({ key, item: await jobView(job, call.services).catch(() => null) })),
     )
     const shown = fitPage(call.surface, views)
     const full = found.length === limit || shown.length < views.length
     return json(200, {
-      items: shown.map(({ item }) => item),
+      items: shown.map(({ item }) => item).filter((item) => item !== null),
       next_cursor: full ? (shown.at(-1)?.key ?? null) : null,
     })
   },

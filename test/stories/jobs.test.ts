@@ -3,7 +3,7 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { hostedRepo, SCRIPTED_AGENT, settled, states, submit } from './jobs-support.ts'
-import { startHangar } from './support.ts'
+import { shell, startHangar } from './support.ts'
 
 const AGENT = SCRIPTED_AGENT
 
@@ -249,4 +249,26 @@ t.test('a cancelled job stays so, with the messages that waited', async (t) => {
   const job = (await hangar.api('GET', `/api/jobs/${body.id}`)).body
   t.equal(job.state, 'cancelled')
   t.notMatch((await hangar.api('GET', `/api/jobs/${body.id}/patch`)).bytes.toString(), 'two.txt')
+})
+
+t.test('a job whose record cannot be understood hides no other, and stops no start', async (t) => {
+  let hangar = await startHangar(t, { agent: AGENT })
+  await hostedRepo(t, hangar)
+  const { body } = await submit(hangar, { instructions: '! true' })
+  await settled(hangar, body.id)
+  const record = JSON.stringify({ id: 'job-aaaaaaaaaa', repo: 'acme/app', state: 'succeeded', createdAt: Date.now() })
+  const git = "git -c safe.directory='*'"
+  await shell(
+    join(hangar.dataDir, 'repos', 'acme', 'app.git'),
+    `blob=$(echo '${record}' | ${git} hash-object -w --stdin)
+    tree=$(printf '100644 blob %s\\tjob.json\\n' $blob | ${git} mktree)
+    ${git} update-ref refs/hangar/jobs/job-aaaaaaaaaa $(${git} commit-tree -m broken $tree)`,
+  )
+  hangar = await hangar.restart()
+  t.teardown(() => hangar.close())
+  const listed = await hangar.api('GET', '/api/jobs')
+  t.equal(listed.status, 200, JSON.stringify(listed.body))
+  t.match(listed.body.items, [{ id: body.id }])
+  t.equal((await hangar.api('GET', '/api/jobs?limit=1')).body.next_cursor !== null, true, 'the next page is told of')
+  t.equal((await submit(hangar, { instructions: '! true' })).status, 201)
 })
