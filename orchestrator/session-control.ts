@@ -130,10 +130,10 @@ export function createSessionControl(deps: SessionControlDeps): SessionControl {
       const gone = await repo.refs.transact(moves)
       if (!gone.ok) throw errors.conflict(`session ${name} could not be removed: ${gone.reason}; try again`)
       await records.forget(name, moves)
+      deps.events.forget(name)
       deps.grants.clearParent(name)
       // Last: from here on the name may be another session's.
       await deps.claims.release(name)
-      deps.events.forget(name)
     },
   }
 }

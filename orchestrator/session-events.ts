@@ -19,13 +19,13 @@ export interface SessionEvents {
   append(name: SessionName, turn: number, bodies: readonly RunEventBody[], also?: readonly IndexChange[]): Promise<void>
   /** Gives an event its place without showing it yet: for one that appears with a record. */
   place(name: SessionName, turn: number, body: RunEventBody): Promise<RunEvent>
-  /** Events after `since`, at most `limit`, in order. */
+  /** Events after `since`, at most `limit`, in order; all of them where `since` is beyond the newest: it is of an earlier session of the name. */
   read(name: SessionName, since: number, limit: number): Promise<RunEvent[]>
   /** The events of one turn that are in the index. */
   ofTurn(name: SessionName, turn: number): Promise<RunEvent[]>
   /** What the turn has told of its usage so far, by the events that came since this was last asked: cheap to ask again and again. */
   usageOf(name: SessionName, turn: number): Promise<Usage | null>
-  /** Events after `since` without end; ends when the signal aborts. */
+  /** The same without end; ends when the signal aborts, or the session is forgotten. */
   follow(name: SessionName, since: number, signal: AbortSignal): AsyncIterable<RunEvent>
   /** Wakes followers after events were put into the index by another hand. */
   wake(name: SessionName): void
@@ -36,6 +36,7 @@ export interface SessionEvents {
 }
 
 const PAGE = 500
+const FORGOTTEN = Symbol('forgotten')
 
 export function createSessionEvents({ index, clock }: { index: Index; clock: Clock }): SessionEvents {
   const wakes = new EventEmitter().setMaxListeners(0)
@@ -48,9 +49,7 @@ export function createSessionEvents({ index, clock }: { index: Index; clock: Clo
   const take = async (name: SessionName, count: number): Promise<number> => {
     let counter = next.get(name)
     if (counter === undefined) {
-      counter = index.runEvents
-        .range({ prefix: `${name}/`, reverse: true, limit: 1 })
-        .then(([newest]) => ({ seq: newest?.[1].seq ?? 0 }))
+      counter = newestOf(name).then((seq) => ({ seq }))
       next.set(name, counter)
     }
     const current = await counter
@@ -58,7 +57,11 @@ export function createSessionEvents({ index, clock }: { index: Index; clock: Clo
     current.seq += count
     return first
   }
-  const read = async (name: SessionName, since: number, limit: number) =>
+  const newestOf = async (name: SessionName) => {
+    const [newest] = await index.runEvents.range({ prefix: `${name}/`, reverse: true, limit: 1 })
+    return newest?.[1].seq ?? 0
+  }
+  const pageAfter = async (name: SessionName, since: number, limit: number) =>
     (await index.runEvents.range({ prefix: `${name}/`, from: runEventKey(name, since + 1), limit })).map(
       ([, event]) => event,
     )
@@ -85,14 +88,17 @@ export function createSessionEvents({ index, clock }: { index: Index; clock: Clo
   const since = async (name: SessionName, seq: number): Promise<RunEvent[]> => {
     const found: RunEvent[] = []
     for (;;) {
-      const page = await read(name, found.at(-1)?.seq ?? seq, PAGE)
+      const page = await pageAfter(name, found.at(-1)?.seq ?? seq, PAGE)
       found.push(...page)
       if (page.length < PAGE) return found
     }
   }
 
+  /** Where to read on. */
+  const placeOf = async (name: SessionName, since: number) => ((await newestOf(name)) < since ? 0 : since)
+
   return {
-    read,
+    read: async (name, since, limit) => pageAfter(name, await placeOf(name, since), limit),
     ofTurn,
     usageOf: async (name, turn) => {
       const known = told.get(name)
@@ -115,19 +121,21 @@ export function createSessionEvents({ index, clock }: { index: Index; clock: Clo
     },
     place: async (name, turn, body) => ({ ...body, seq: await take(name, 1), at: clock.now(), turn }),
     async *follow(name, since, signal) {
-      let cursor = since
       let woken = true
+      let isForgotten = false
       let wake = () => {}
-      const listener = () => {
+      const listener = (what?: unknown) => {
+        isForgotten ||= what === FORGOTTEN
         woken = true
         wake()
       }
       wakes.on(name, listener)
       signal.addEventListener('abort', listener)
       try {
-        while (!signal.aborted) {
+        let cursor = await placeOf(name, since)
+        while (!signal.aborted && !isForgotten) {
           woken = false
-          const events = await read(name, cursor, PAGE)
+          const events = await pageAfter(name, cursor, PAGE)
           for (const event of events) {
             yield event
             cursor = event.seq
@@ -150,7 +158,7 @@ export function createSessionEvents({ index, clock }: { index: Index; clock: Clo
     forget: (name) => {
       next.delete(name)
       told.delete(name)
-      wakes.emit(name)
+      wakes.emit(name, FORGOTTEN)
     },
   }
 }

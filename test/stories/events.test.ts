@@ -1,6 +1,7 @@
 /** What happens in a turn is seen as it happens: over server-sent events, resumable, and by the CLI with its exit statuses. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { type Hangar, MAIN, run, shell, startHangar, waitUntil } from './support.ts'
 
@@ -112,6 +113,26 @@ t.test('events come live, and go on where a client left off', async (t) => {
       ),
       'how many were left out is said',
     )
+  })
+
+  await t.test('of a later session of the name nothing is skipped, whatever the client saw before', async (t) => {
+    const whole = 'seq 200; echo over'
+    const within = <T>(work: Promise<T>) => Promise.race([work, sleep(15_000, null, { ref: false })])
+    await hangar.api('POST', '/api/sessions', { name: 'twice', repo: 'local/app', message: whole })
+    await hangar.api('GET', '/api/sessions/twice/wait?timeout_seconds=60')
+    const last = (await listen(hangar, 'twice', (seen) => seen.length > 200)).at(-1)?.id
+    const open = listen(hangar, 'twice', () => false, last)
+    await hangar.api('POST', '/api/sessions/twice/close', { delete: true })
+    t.ok(await within(open), 'the stream of the session that is gone ends')
+    const message = 'echo anew; while [ ! -f go ]; do sleep 0.1; done'
+    await hangar.api('POST', '/api/sessions', { name: 'twice', repo: 'local/app', message })
+    const anew = await within(listen(hangar, 'twice', (seen) => seen.some(({ text }) => text === 'anew'), last))
+    t.match(anew, [{ id: 1 }, { id: 2 }], 'its events come from the first on')
+    const { items } = (await hangar.api('GET', `/api/sessions/twice/events?since=${last}`)).body
+    t.match(items, [{ seq: 1 }], 'also to a client that asks page by page')
+    const newest = items.at(-1).seq
+    t.match((await hangar.api('GET', `/api/sessions/twice/events?since=${newest}`)).body, { items: [] })
+    await hangar.api('POST', '/api/sessions/twice/close', { delete: true })
   })
 
   await t.test('clients that go away leave nothing behind', async (t) => {
