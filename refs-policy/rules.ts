@@ -1,5 +1,5 @@
 /** The rules of a push as a list: a name, a test, and the sentence that the pusher reads. The first that refuses is the one that is told. */
-import { type Caller, hasScope } from '../domain/grant.ts'
+import { type Caller, hasScope, type Scope } from '../domain/grant.ts'
 import { isRefName, type Oid, workBranch, ZERO_OID } from '../domain/names.ts'
 import type { ContentFacts, ContentPolicy, Finding } from './content.ts'
 import { isIncomingRef, placeOf, sandboxRefs } from './ref-names.ts'
@@ -41,8 +41,9 @@ const say = (text: string) => () => text
 const isGrant = ({ caller }: NameContext) => caller.kind === 'grant'
 const isToken = ({ caller }: NameContext) => caller.kind === 'token'
 const isDelete = (command: RefCommand) => command.new === ZERO_OID
-const lacks = (context: NameContext, scope: 'sessions' | 'repo:write') =>
-  context.caller.kind === 'token' && !hasScope(context.caller, scope)
+/** Whether a token has none of the scopes. */
+const lacks = ({ caller }: NameContext, ...scopes: readonly Scope[]) =>
+  caller.kind === 'token' && !scopes.some((scope) => hasScope(caller, scope))
 
 /** Decided before the pack is read. A delete has no further rules. */
 export const NAME_RULES: readonly Rule<RefCommand, NameContext>[] = [
@@ -86,10 +87,10 @@ export const NAME_RULES: readonly Rule<RefCommand, NameContext>[] = [
   },
   {
     id: 'incoming_name',
-    name: 'work is handed in under one name, with the scope sessions',
+    name: 'work is handed in under one name, with a scope that begins work: sessions or jobs',
     refuses: ({ ref }, context) =>
-      isToken(context) && placeOf(ref) === 'incoming' && (!isIncomingRef(ref) || lacks(context, 'sessions')),
-    sentence: say('refs/hangar/incoming/ takes one plain name, from a token with the scope sessions'),
+      isToken(context) && placeOf(ref) === 'incoming' && (!isIncomingRef(ref) || lacks(context, 'sessions', 'jobs')),
+    sentence: say('refs/hangar/incoming/ takes one plain name, from a token with the scope sessions or jobs'),
   },
   {
     id: 'incoming_delete',

@@ -44,7 +44,7 @@ function decide(caller: Caller, ref: string, old: Oid, next: Oid, mirrored = fal
 const ONLY_OWN = 'this grant may push only refs/heads/hangar/s1'
 const GUEST = "this repo is not the session's: its sandbox may only fetch from it"
 const RECORDS = 'refs/hangar/ and refs/notes/hangar are moved by hangar only'
-const INCOMING = 'refs/hangar/incoming/ takes one plain name, from a token with the scope sessions'
+const INCOMING = 'refs/hangar/incoming/ takes one plain name, from a token with the scope sessions or jobs'
 const SESSION = 'session branches are moved by their sandbox and by hangar only'
 const FOLDER = 'a ref that is a folder of this one, or lies below it, exists; use another name'
 const MOVED = 'the ref moved meanwhile; fetch and push again'
@@ -109,6 +109,23 @@ const CASES: readonly [string, Caller, string, Oid, Oid, string][] = [
   ],
   ['under one component', token('sessions'), 'refs/hangar/incoming/a/b', ZERO_OID, B, INCOMING],
   ['under a name', token('sessions'), 'refs/hangar/incoming', ZERO_OID, B, INCOMING],
+  ['jobs hands in as well', token('jobs'), 'refs/hangar/incoming/new', ZERO_OID, B, 'ok'],
+  ['again too', token('jobs'), 'refs/hangar/incoming/mine', ZERO_OID, B, 'ok'],
+  ['under one component alone', token('jobs'), 'refs/hangar/incoming/a/b', ZERO_OID, B, INCOMING],
+  [
+    'takes nothing away',
+    token('jobs'),
+    'refs/hangar/incoming/mine',
+    A,
+    ZERO_OID,
+    'refs/hangar/incoming/ is cleared by hangar only',
+  ],
+  ['and moves no branch', token('jobs'), 'refs/heads/topic', ZERO_OID, B, 'this token has not the scope repo:write'],
+  ['nor a tag', token('jobs'), 'refs/tags/v2', ZERO_OID, B, 'this token has not the scope repo:write'],
+  ['nor a session branch', token('jobs'), 'refs/heads/hangar/s1', A, B, SESSION],
+  ['nor the record of a job', token('jobs'), 'refs/hangar/jobs/job-aaaaaaaaaa', ZERO_OID, B, RECORDS],
+  ['nor a checkpoint', token('jobs'), 'refs/hangar/sessions/s1/checkpoint', ZERO_OID, B, RECORDS],
+  ['read hands nothing in', token('read'), 'refs/hangar/incoming/new', ZERO_OID, B, INCOMING],
   ['write is not sessions', write, 'refs/hangar/incoming/new', ZERO_OID, B, INCOMING],
   [
     'hand-ins are not deleted',

@@ -272,3 +272,18 @@ t.test('a job whose record cannot be understood hides no other, and stops no sta
   t.equal((await hangar.api('GET', '/api/jobs?limit=1')).body.next_cursor !== null, true, 'the next page is told of')
   t.equal((await submit(hangar, { instructions: '! true' })).status, 201)
 })
+
+t.test('a token with the scope jobs alone hands local work in with its job', async (t) => {
+  const hangar = await startHangar(t, { agent: AGENT })
+  const checkout = await hostedRepo(t, hangar)
+  writeFileSync(join(checkout, 'local.txt'), 'not committed\n')
+  const { body: made } = await hangar.api('POST', '/api/tokens', { name: 'submitter', scopes: ['jobs'] })
+  const submitted = await hangar.cli(
+    ['job', 'submit', '! cat local.txt >seen.txt', '--repo', 'acme/app', '--from-local', '--json'],
+    { cwd: checkout, env: { HANGAR_URL: hangar.url, HANGAR_TOKEN: made.token } },
+  )
+  t.equal(submitted.status, 0, submitted.err)
+  const job = await settled(hangar, JSON.parse(submitted.out).id)
+  t.equal(job.state, 'succeeded', job.state_reason)
+  t.match((await hangar.api('GET', `/api/jobs/${job.id}/patch`)).bytes.toString(), /seen\.txt[\s\S]*\+not committed/)
+})
