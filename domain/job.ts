@@ -33,6 +33,8 @@ export const JOB_EVENTS = [
   /** The agent waits for an answer. */
   'ask',
   'deliver',
+  /** A delivery that failed is asked for once more. */
+  'redeliver',
   'succeed',
   'fail',
   'exceed_budget',
@@ -78,7 +80,7 @@ const MOVES: Readonly<Record<JobState, Partial<Record<JobEvent, JobState>>>> = {
   delivering: { succeed: 'succeeded', fail: 'failed', cancel: 'cancelled', follow_up: 'queued' },
   needs_input: { follow_up: 'queued', cancel: 'cancelled', exceed_budget: 'over_budget' },
   succeeded: { follow_up: 'queued' },
-  failed: { follow_up: 'queued' },
+  failed: { follow_up: 'queued', redeliver: 'delivering' },
   cancelled: { follow_up: 'queued' },
   over_budget: { follow_up: 'queued' },
   timed_out: { follow_up: 'queued' },
@@ -102,6 +104,7 @@ const PHRASES: Readonly<Partial<Record<JobEvent, string>>> = {
   reject: 'rejected',
   cancel: 'cancelled',
   follow_up: 'sent a message',
+  redeliver: 'delivered again',
 }
 
 function refusal(id: JobId, from: JobState, event: JobEvent): string {
@@ -111,9 +114,16 @@ function refusal(id: JobId, from: JobState, event: JobEvent): string {
     return `job ${id} is ${from} and waits for no approval, so it cannot be ${what}; see: hangar job show ${id}`
   if (from === 'awaiting_approval')
     return `job ${id} waits for approval and cannot be ${what}; approve it first: hangar job approve ${id}`
+  if (event === 'redeliver')
+    return `job ${id} is ${from}, and no delivery of it has failed, so it cannot be ${what}; see: hangar job show ${id}`
   if (event === 'cancel')
     return `job ${id} is ${from} already, so there is nothing to cancel; go on with: hangar job follow-up ${id} "…"`
   return `job ${id} is ${from} and cannot be ${what}; see: hangar job show ${id}`
+}
+
+/** Whether it failed at nothing but its delivery, which can be tried again as it is. */
+export function failedToDeliver({ state, timeline }: JobRecord): boolean {
+  return state === 'failed' && timeline.at(-2)?.state === 'delivering'
 }
 
 /** Whether nothing happens to the job until somebody acts. `needs_input` waits as well, and is not an end. */
@@ -186,6 +196,8 @@ export interface JobRecord {
   /** The attempt whose work counts: of a single one itself, else the best one, once that is decided. */
   readonly chosen: number | null
   readonly delivery: JobDelivery | null
+  /** What a person saw upstream and wants replaced by the delivery that is under way; any move ends it. */
+  readonly replaces?: Oid | null
   /** Things that went wrong and did not end the job. */
   readonly warnings: readonly string[]
   readonly timeline: readonly TimelineEntry[]

@@ -73,7 +73,8 @@ export function createJobDeliverer(deps: JobDelivererDeps): JobDeliverer {
         warnings: [],
       }
     signal.throwIfAborted()
-    await deps.upstreams.deliver(job.repo, { branch, commit })
+    const expected = job.replaces == null ? {} : { expected: job.replaces }
+    await deps.upstreams.deliver(job.repo, { branch, commit, ...expected })
     signal.throwIfAborted()
     const { url, warnings } = (await deps.publisher?.publish(job, session, commit)) ?? { url: null, warnings: [] }
     return {

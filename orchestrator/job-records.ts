@@ -182,6 +182,7 @@ function moved(job: JobRecord, { event, text, isReason = false, fields = {} }: J
   const entry = { at: now, state, text }
   return {
     ...job,
+    replaces: null,
     ...fields,
     state,
     stateReason: isReason ? text : null,

@@ -1,8 +1,8 @@
 /** Jobs are submitted, followed up, approved, rejected and cancelled here: everything is checked and recorded before the caller hears yes. */
 import { createHash } from 'node:crypto'
 import { errors, messageOf } from '../domain/errors.ts'
-import { isAtRest, type JobAttempt, type JobRecord, type JobStrategy, moveJob } from '../domain/job.ts'
-import { type JobId, jobIdOf, jobOf, jobSession, judgeSession, type RepoSlug } from '../domain/names.ts'
+import { failedToDeliver, isAtRest, type JobAttempt, type JobRecord, type JobStrategy, moveJob } from '../domain/job.ts'
+import { type JobId, jobIdOf, jobOf, jobSession, judgeSession, type Oid, type RepoSlug } from '../domain/names.ts'
 import type { Clock, Log, Random } from '../domain/ports.ts'
 import type { IdempotencyMark, TurnRecord } from '../domain/session.ts'
 import type { Index } from '../gateway/state/index.ts'
@@ -41,6 +41,8 @@ export interface Jobs {
   approve(id: JobId, by: string | null): Promise<JobRecord>
   reject(id: JobId, by: string | null, reason: string | null): Promise<JobRecord>
   cancel(id: JobId, by: string | null): Promise<JobRecord>
+  /** Begins a delivery that failed once more; `expected` is what of others' it replaces upstream. Throws `conflict` where none failed. */
+  deliver(id: JobId, by: string | null, expected: Oid | null): Promise<JobRecord>
   /**
    * To be called once at the start, after sessions are taken up again: what a crash left of a submission goes (unless a record could not be
    * read, `complete` false, which may be its job's), jobs go on.
@@ -207,6 +209,19 @@ export function createJobs(deps: JobsDeps): Jobs {
     approve: (id, by) => decide(id, 'approve', `approved${byWhom(by)}`),
     reject: (id, by, reason) => decide(id, 'reject', `rejected${byWhom(by)}${reason === null ? '' : `: ${reason}`}`),
     cancel: (id, by) => decide(id, 'cancel', `cancelled${byWhom(by)}`),
+
+    deliver: async (id, by, expected) => {
+      const job = await jobs.move(id, async (job) => {
+        if (job.state === 'failed' && !failedToDeliver(job))
+          throw errors.conflict(
+            `job ${id} failed before it was to be delivered (${job.stateReason ?? 'no reason is known'}); go on with: hangar job follow-up ${id} "…"`,
+          )
+        const onto = expected === null ? '' : `, onto ${expected}`
+        return { event: 'redeliver', text: `delivered again${byWhom(by)}${onto}`, fields: { replaces: expected } }
+      })
+      runner.kick(id)
+      return job
+    },
 
     recover: async ({ complete }) => {
       for (const [, { session }] of complete ? await deps.index.sessions.range() : []) {

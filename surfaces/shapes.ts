@@ -159,6 +159,15 @@ export const WaitShape = Type.Object({
   hint: Type.String({ description: 'What to do next.' }),
 })
 
+/** Of a delivery by hand. */
+export const ExpectedUpstream = Type.Optional(
+  Type.String({
+    pattern: '^[0-9a-f]{40}$',
+    description:
+      'Replace this commit, when the branch was moved upstream by others; forty zeros: the branch that was deleted there.',
+  }),
+)
+
 export const JobRef = Type.String({
   description: "The job's id: job- and 10 of a-z and 2-7.",
   pattern: '^job-[a-z2-7]{10}$',

@@ -101,6 +101,18 @@ export function addJobCommands(program: Command): void {
     .action((id: string, options: { json?: boolean }) => act(id, 'cancel', {}, options))
 
   job
+    .command('deliver')
+    .argument('<id>')
+    .description('deliver the work once more, when its delivery failed')
+    .option(
+      '--expected <commit>',
+      'replace this commit upstream, when others moved the branch; forty zeros: it was deleted',
+    )
+    .option('-w, --wait', 'wait for its end')
+    .option('--json', "print the API's object")
+    .action(deliver)
+
+  job
     .command('diff')
     .argument('<id>')
     .argument('<from>', 'an attempt, by number', wholeNumber)
@@ -191,7 +203,7 @@ async function ended(
   context: Context,
   object: WireJob | WireTurn,
   { id, session, attempts }: WireJob,
-  options: MessageOptions,
+  options: Pick<MessageOptions, 'wait'>,
 ): Promise<void> {
   const live = session === null ? attempts.map((attempt) => attempt.session) : [session]
   if (options.wait === true) process.exitCode = await waitForJob(context, id, { timeoutSeconds: null, live })
@@ -243,6 +255,15 @@ async function act(id: string, verb: keyof typeof DONE, body: object, options: {
   const job = await callJson<WireJob>(context.server(), { method: 'POST', path: `${jobPath(id)}/${verb}`, body })
   if (context.output.json) context.output.data(`${JSON.stringify(job, null, 2)}\n`)
   else context.output.say(`job ${id} ${DONE[verb]}`)
+}
+
+async function deliver(id: string, options: { expected?: string; wait?: boolean; json?: boolean }): Promise<void> {
+  const context = createContext(options)
+  const body = options.expected === undefined ? {} : { expected: options.expected }
+  const job = await callJson<WireJob>(context.server(), { method: 'POST', path: `${jobPath(id)}/deliver`, body })
+  context.output.say(`job ${id} is being delivered`)
+  // No agent is at work that could be shown.
+  await ended(context, job, { ...job, session: null, attempts: [] }, options)
 }
 
 function jobPath(id: string): string {

@@ -1,6 +1,6 @@
 /** A session's branch goes upstream: exactly that branch, from exactly what was delivered last, and read back before it counts. */
 import { errors, type HangarError } from '../../domain/errors.ts'
-import { type Oid, type RefName, ZERO_OID } from '../../domain/names.ts'
+import { isJobId, type Oid, type RefName, ZERO_OID } from '../../domain/names.ts'
 import type { Upstream } from '../../domain/upstream.ts'
 import { deliveringRef, upstreamRef } from '../../refs-policy/ref-names.ts'
 import type { RefUpdate, Repository } from '../git/repository.ts'
@@ -94,9 +94,12 @@ async function transact(repo: Repository, updates: readonly RefUpdate[]): Promis
 }
 
 function moved(upstream: Upstream, branch: RefName, there: Oid, known: Oid): HangarError {
+  const name = branch.replace('refs/heads/hangar/', '')
+  // Of a job only its own branch is ever delivered by hand, not that of one of several attempts.
+  const command = isJobId(name) ? `job deliver ${name}` : name.startsWith('job-') ? null : `session deliver ${name}`
   const words = (oid: Oid, none: string) => (oid === ZERO_OID ? none : oid)
   return errors.upstreamMoved(
     `${branch} at ${upstream.url} is ${words(there, 'not there (any more)')}, and what was delivered last is ${words(known, 'nothing')}; ` +
-      `nothing was overwritten. Look at what is there; to replace it: hangar session deliver ${branch.replace('refs/heads/hangar/', '')} --expected ${there}`,
+      `nothing was overwritten. Look at what is there${command === null ? '' : `; to replace it: hangar ${command} --expected ${there}`}`,
   )
 }

@@ -4,12 +4,12 @@ import { Type } from '@sinclair/typebox'
 import { errors } from '../../domain/errors.ts'
 import { coversRepo } from '../../domain/grant.ts'
 import type { JobRecord } from '../../domain/job.ts'
-import { type JobId, parseJobId, parseRepoSlug } from '../../domain/names.ts'
+import { type JobId, parseJobId, parseOid, parseRepoSlug } from '../../domain/names.ts'
 import type { IdempotencyMark } from '../../domain/session.ts'
 import { messageOfWire } from '../context-wire.ts'
 import { jobView } from '../job-view.ts'
 import { digestOf } from '../mcp/same-request.ts'
-import { JobRef, JobShape, JobStateShape, listOf, messageFields, TurnShape } from '../shapes.ts'
+import { ExpectedUpstream, JobRef, JobShape, JobStateShape, listOf, messageFields, TurnShape } from '../shapes.ts'
 import { turnView } from '../views.ts'
 import { type ArtifactLink, type Call, fitPage, json, type Operation, operation } from './operation.ts'
 import { jobFor } from './refs.ts'
@@ -294,7 +294,33 @@ const cancel = verbOn({
   effect: 'takes away',
 })
 
-export const JOB_OPERATIONS: readonly Operation[] = [submitJob, listJobs, getJob, followUpJob, approve, reject, cancel]
+const deliver = operation({
+  name: 'deliver_job',
+  summary: "Delivers a job's work once more whose delivery failed, onto what was delivered last and nothing else.",
+  scope: 'jobs',
+  method: 'post',
+  path: '/api/jobs/{ref}/deliver',
+  cli: 'job deliver',
+  input: Type.Object({ ref: JobRef, expected: ExpectedUpstream }, strict),
+  output: JobShape,
+  status: 200,
+  handle: async (call, { ref, expected }) => {
+    const { id } = await jobFor(call, parseJobId(ref))
+    const replaced = expected === undefined ? null : parseOid(expected)
+    return json(200, await jobView(await call.services.jobs.deliver(id, call.caller.name, replaced), call.services))
+  },
+})
+
+export const JOB_OPERATIONS: readonly Operation[] = [
+  submitJob,
+  listJobs,
+  getJob,
+  followUpJob,
+  approve,
+  reject,
+  cancel,
+  deliver,
+]
 
 function artifactsOf(body: unknown): readonly ArtifactLink[] {
   return (body as { result: { artifacts: ArtifactLink[] } | null }).result?.artifacts ?? []

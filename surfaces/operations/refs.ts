@@ -37,7 +37,7 @@ export async function ownSession(call: Call, ref: string): Promise<SessionName> 
   const job = jobOf(name)?.id ?? judgedJob(name)
   if (job !== null)
     throw errors.conflict(
-      `session ${name} works for job ${job}, and is steered through it: hangar job follow-up ${job} "…", or hangar job cancel ${job}`,
+      `session ${name} works for job ${job}, and is steered through it: hangar job follow-up ${job} "…", hangar job deliver ${job}, or hangar job cancel ${job}`,
     )
   return name
 }

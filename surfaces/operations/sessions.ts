@@ -17,6 +17,7 @@ import { messageOfWire } from '../context-wire.ts'
 import { waitedJobView } from '../job-view.ts'
 import {
   DeliveryShape,
+  ExpectedUpstream,
   listOf,
   messageFields,
   SessionRef,
@@ -341,13 +342,7 @@ const deliver = operation({
   input: Type.Object(
     {
       ref: SessionRef,
-      expected: Type.Optional(
-        Type.String({
-          pattern: '^[0-9a-f]{40}$',
-          description:
-            'Replace this commit, when the branch was moved upstream by others; forty zeros: the branch that was deleted there.',
-        }),
-      ),
+      expected: ExpectedUpstream,
     },
     strict,
   ),

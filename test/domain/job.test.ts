@@ -26,6 +26,7 @@ const EXPECTED: readonly (readonly [JobEvent, readonly (readonly [JobState, JobS
       ['verifying', 'delivering'],
     ],
   ],
+  ['redeliver', [['failed', 'delivering']]],
   ['succeed', [['delivering', 'succeeded']]],
   [
     'fail',
@@ -108,6 +109,8 @@ t.test('a refusal says what to do', async (t) => {
   t.match(sentence('succeeded', 'cancel'), `hangar job follow-up ${id}`)
   t.match(sentence('running', 'approve'), 'waits for no approval')
   t.match(sentence('rejected', 'follow_up'), 'submit another job')
+  t.match(sentence('succeeded', 'redeliver'), 'no delivery of it has failed')
+  t.match(sentence('awaiting_approval', 'redeliver'), `hangar job approve ${id}`)
 })
 
 t.test('at rest is what nothing moves but somebody', async (t) => {

@@ -126,3 +126,50 @@ t.test(
     t.equal(pulls.pulls.length, 1)
   },
 )
+
+t.test('a branch that others moved is left alone until somebody says what of theirs is replaced', async (t) => {
+  const story = await begin(t, 'github-app')
+  const { hangar, pulls, peer, dir } = story
+  const { body } = await submit(hangar, { instructions: '! echo made >made.txt' })
+  const job = await settled(hangar, body.id)
+  t.equal(job.state, 'succeeded', job.state_reason)
+  t.match(await hangar.api('POST', `/api/jobs/${job.id}/deliver`), {
+    status: 409,
+    body: { code: 'conflict', detail: /no delivery of it has failed/ },
+  })
+  const branch = `hangar/${job.id}`
+  const upstream = join(dir, 'github/acme/app.git')
+  await shell(
+    join(dir, 'seed'),
+    `git fetch -q '${upstream}' ${branch} && git switch -q --detach FETCH_HEAD && echo x >review.txt && git add . &&
+     git commit -qm review && git push -q '${upstream}' HEAD:${branch}`,
+  )
+  const theirs = (await tipThere(story, branch)).trim()
+  await hangar.api('POST', `/api/jobs/${job.id}/follow-up`, { message: '! echo more >more.txt' })
+  const lost = await settled(hangar, job.id)
+  t.equal(lost.state, 'failed')
+  const command = `hangar job deliver ${job.id} --expected ${theirs}`
+  t.match(lost.state_reason, /delivery failed: upstream_moved/)
+  t.match(lost.state_reason, command)
+  t.equal((await tipThere(story, branch)).trim(), theirs, 'nothing was overwritten')
+
+  const blind = await hangar.cli(['job', 'deliver', job.id, '-w'])
+  t.match(blind, { status: 1, err: /upstream_moved/ })
+  const told = await hangar.cli([...command.split(' ').slice(1), '-w'])
+  t.match(told, { status: 0 }, told.err)
+  const again = await settled(hangar, job.id)
+  t.equal(again.state, 'succeeded', again.state_reason)
+  t.strictSame(states(again).slice(-5), ['failed', 'delivering', 'failed', 'delivering', 'succeeded'])
+  t.equal((await tipThere(story, branch)).trim(), again.delivery.commit)
+  t.not(again.delivery.commit, job.delivery.commit, 'the follow-up is delivered')
+  t.equal(pulls.pulls.length, 1, 'one pull request')
+  t.equal(pulls.comments.length, 1, 'one comment')
+  t.strictSame(peer.violations, [])
+
+  const unfit = await submit(hangar, { instructions: '! false', verify: 'false' })
+  t.equal((await settled(hangar, unfit.body.id)).state, 'failed')
+  t.match(await hangar.api('POST', `/api/jobs/${unfit.body.id}/deliver`), {
+    status: 409,
+    body: { code: 'conflict', detail: /failed before it was to be delivered/ },
+  })
+})
