@@ -1,4 +1,5 @@
 /** What people see of a delivered job: the texts of its pull request, its comment and its check run. */
+import { harmless, subjectOf } from '../domain/harmless.ts'
 import type { JobRecord } from '../domain/job.ts'
 import type { Oid, RepoSlug } from '../domain/names.ts'
 import type { Redactor } from '../domain/redact.ts'
@@ -64,9 +65,7 @@ interface About {
 }
 
 function titleOf(job: JobRecord, turn: TurnRecord | null): string {
-  const first = turn?.summary?.split('\n').find((line) => line.trim() !== '') ?? `The work of ${job.id}`
-  const title = first.replace(/^[#\s]+/, '').trim()
-  return harmless(title.length <= MAX_TITLE ? title : `${title.slice(0, MAX_TITLE - 1)}…`)
+  return subjectOf(turn?.summary ?? '', MAX_TITLE) ?? `The work of ${job.id}`
 }
 
 function bodyOf({ job, turn, usage }: About): string {
@@ -131,14 +130,6 @@ function fenced(text: string, language: string): string {
   const longest = Math.max(2, ...[...text.matchAll(/`+/g)].map(([run]) => run.length))
   const fence = '`'.repeat(longest + 1)
   return `${fence}${language}\n${text}\n${fence}`
-}
-
-/** An agent's text calls nobody, closes nothing and looks like no marker of ours. */
-function harmless(text: string): string {
-  return text
-    .replace(/<!--/g, '&lt;!--')
-    .replace(/@(?=[A-Za-z0-9])/g, '@\u200b')
-    .replace(/\b(close[sd]?|fix(?:e[sd])?|resolve[sd]?)(:?\s+)(?=#|https?:|[\w-]+\/[\w.-]+#)/gi, '$1\u200b$2')
 }
 
 function cell(text: string): string {

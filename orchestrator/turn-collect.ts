@@ -195,7 +195,7 @@ async function gather(
     if ((turn.verification ?? null) !== null) return null
     if (jobOf(at.name) !== null && outcomeOf(turn, await io) === 'exited') {
       isToDeliver = true
-      notCommitted = await commitWork(at, { ref, session, turn })
+      notCommitted = await commitWork(at, { ref, session, turn }, (await io).summary)
       if (notCommitted !== null) warnings.push(notCommitted)
     }
     return checkpointSandbox(at, ref, session, turn, services).catch((error: unknown) => {

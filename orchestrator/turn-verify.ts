@@ -1,5 +1,6 @@
 /** After the agent of a job's turn: what it left uncommitted is committed, and a command in its sandbox verifies the work. */
 import { messageOf } from '../domain/errors.ts'
+import { subjectOf } from '../domain/harmless.ts'
 import { jobOf, type Oid } from '../domain/names.ts'
 import type { SandboxRef, TurnProcess } from '../domain/sandbox.ts'
 import type { SessionRecord, TurnRecord, Verification } from '../domain/session.ts'
@@ -7,6 +8,7 @@ import { lastWords, turnEnvironment } from './sandbox-helper.ts'
 import { putEvent } from './session-events.ts'
 import { deadlineOf, runKeys, type TurnAt, type TurnServices } from './turn-context.ts'
 
+const MAX_SUBJECT = 72
 const COMMIT_TIMEOUT_MS = 15 * 60_000
 const GRACE_MS = 10_000
 const WAIT_MS = 1_000
@@ -24,16 +26,21 @@ export interface AgentsWork {
 
 /**
  * A branch is what a job delivers, so what its agent left uncommitted (ignored files apart) becomes one commit on it. Hooks do not run, and
- * a merge that is not finished stays as it is. Gives a warning where that could not be done; nothing is lost then, the checkpoint has it.
+ * a merge that is not finished stays as it is. Its subject is from the agent's summary. Gives a warning where that could not be done; nothing is lost then, the checkpoint has it.
  */
-export async function commitWork(at: TurnAt, { ref, session, turn }: AgentsWork): Promise<string | null> {
+export async function commitWork(
+  at: TurnAt,
+  { ref, session, turn }: AgentsWork,
+  summary: string | null,
+): Promise<string | null> {
   const { provider } = at.environment
   const env = turnEnvironment(at, session, turn, provider.paths(ref))
   const warning = (why: string) =>
     `what was left uncommitted is in the checkpoint and not on the branch, since it could not be committed: ${why}`
   try {
     const options = { env, timeoutMs: COMMIT_TIMEOUT_MS, maxOutputBytes: 65_536, signal: at.signal }
-    const { exitCode, err } = await provider.exec(ref, ['sh', '-c', COMMIT_SCRIPT], options)
+    const subject = subjectOf(summary ?? '', MAX_SUBJECT) ?? `The work of ${jobOf(at.name)?.id}, turn ${at.number}`
+    const { exitCode, err } = await provider.exec(ref, ['sh', '-c', COMMIT_SCRIPT, 'sh', subject], options)
     return exitCode === 0 ? null : warning(lastWords(err))
   } catch (error) {
     if (at.signal.aborted) throw error
@@ -46,8 +53,7 @@ g() { git -c core.hooksPath=/dev/null -c commit.gpgSign=false -c core.fsmonitor=
 if [ -n "$(g ls-files --unmerged)" ] || [ -e "$(g rev-parse --git-path MERGE_HEAD)" ]; then echo 'a merge is not finished' >&2; exit 3; fi
 g add --all .
 if g diff --cached --quiet --no-ext-diff; then exit 0; fi
-subject=$(sed -n '/[^[:space:]]/ { s/^[#[:space:]]*//; p; q; }' "$HANGAR_IO/RESULT.md" 2>/dev/null | cut -c 1-72)
-printf '%s\\n\\nHangar-Job: %s\\n' "\${subject:-The work of $HANGAR_JOB, turn $HANGAR_TURN}" "$HANGAR_JOB" | g commit --quiet --no-verify --file -
+printf '%s\\n\\nHangar-Job: %s\\n' "$1" "$HANGAR_JOB" | g commit --quiet --no-verify --file -
 `
 
 /** The command that verifies the work of the session's turns; null: none does. */

@@ -70,7 +70,7 @@ t.test('a pull request says all that people need, and a follow-up brings it up t
   t.match(pulls.checks, [{ name: 'hangar', head_sha: job.delivery.commit, external_id: job.id, conclusion: 'success' }])
 
   await hangar.api('POST', `/api/jobs/${job.id}/follow-up`, {
-    message: '! echo more >more.txt; hangar-agent done "Make more"',
+    message: `! echo more >more.txt; hangar-agent done "Make more: fixes GH-7 for @somebody ${'é'.repeat(60)}"`,
   })
   const again = await settled(hangar, job.id)
   t.equal(again.state, 'succeeded', again.state_reason)
@@ -79,6 +79,11 @@ t.test('a pull request says all that people need, and a follow-up brings it up t
   t.match(pulls.comments[0]?.body, again.delivery.commit.slice(0, 12))
   t.match(pulls.pulls[0]?.body, 'Make more')
   t.equal((await tipThere(story, `hangar/${job.id}`)).trim(), again.delivery.commit)
+  const subject = await shell(
+    story.dir,
+    `git -c safe.directory='*' -C github/acme/app.git log -1 --format=%s ${again.delivery.commit}`,
+  )
+  t.match(subject, /^Make more: fixes\u200b GH-7 for @\u200bsomebody é+…\n$/, 'the subject as well')
   t.strictSame(peer.violations, [])
 })
 
