@@ -57,8 +57,9 @@ interface Pull {
 
 const PULLS = { contents: 'read', pull_requests: 'write' } as const
 const CHECKS = { checks: 'write' } as const
+const CHECK_NAME = 'hangar'
 const PAGE = 100
-/** Comments are looked through from the oldest; its own is among the first. */
+/** Comments are looked through from the oldest, and its own is among the first; of check runs a commit has few. */
 const MAX_PAGES = 10
 
 export function createGithubForge(deps: ForgeDeps): Forge {
@@ -121,25 +122,39 @@ export function createGithubForge(deps: ForgeDeps): Forge {
     await call('POST', `${place}/issues/${pull.number}/comments`, { body: comment })
   }
 
-  /** Check runs are for Apps only, and their permission is one that an installation need not have: gives a warning then. */
+  /** The job's on this commit, which an earlier try may have made. Check runs are for Apps only, and their permission is one that an installation need not have: gives a warning then. */
   async function checkRun(upstream: Upstream, place: string, { commit, check }: Shown): Promise<string | null> {
     try {
       const call = caller(await deps.token(upstream, CHECKS), place)
-      await call('POST', `${place}/check-runs`, {
-        name: 'hangar',
-        head_sha: commit,
+      const known = await knownCheckRun(call, place, commit, check.externalId)
+      const shown = {
+        name: CHECK_NAME,
         external_id: check.externalId,
         details_url: check.detailsUrl,
         status: 'completed',
         conclusion: check.conclusion,
         output: { title: check.title, summary: check.summary },
-      })
+      }
+      if (known === null) await call('POST', `${place}/check-runs`, { ...shown, head_sha: commit })
+      else await call('PATCH', `${place}/check-runs/${known}`, shown)
       return null
     } catch (error) {
       if (error instanceof HangarError && error.code === 'upstream_denied')
         return `there is no check run: ${error.message}`
       throw error
     }
+  }
+
+  async function knownCheckRun(call: Caller, place: string, commit: Oid, externalId: string): Promise<number | null> {
+    for (let page = 1; page <= MAX_PAGES; page++) {
+      const query = `check_name=${CHECK_NAME}&filter=all&per_page=${PAGE}&page=${page}`
+      const { body } = await call('GET', `${place}/commits/${commit}/check-runs?${query}`)
+      const { check_runs: runs } = body as { check_runs: { id: number; external_id: string | null }[] }
+      const own = runs.find(({ external_id }) => external_id === externalId)
+      if (own !== undefined) return own.id
+      if (runs.length < PAGE) break
+    }
+    return null
   }
 
   function caller(token: string, repo: string): Caller {

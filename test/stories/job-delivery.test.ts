@@ -178,3 +178,21 @@ t.test('a branch that others moved is left alone until somebody says what of the
     body: { code: 'conflict', detail: /failed before it was to be delivered/ },
   })
 })
+
+t.test('a check run that was made, and not answered, is brought up to date and not made again', async (t) => {
+  const { hangar, pulls, peer } = await begin(t, 'github-app')
+  peer.fail({ on: /^POST .*\/check-runs$/, cut: 'after' })
+  const { body } = await submit(hangar, { instructions: '! echo made >made.txt', verify: 'true' })
+  const job = await settled(hangar, body.id)
+  t.equal(job.state, 'succeeded', job.state_reason)
+  t.match(pulls.checks, [{ external_id: job.id, head_sha: job.delivery.commit, conclusion: 'success' }])
+  t.equal(pulls.checks.length, 1, 'one check run of one commit')
+  await hangar.api('POST', `/api/jobs/${job.id}/follow-up`, { message: '! echo more >more.txt' })
+  const again = await settled(hangar, job.id)
+  t.match(
+    pulls.checks.map(({ head_sha }) => head_sha),
+    [job.delivery.commit, again.delivery.commit],
+    'each commit has its own',
+  )
+  t.strictSame(peer.violations, [])
+})

@@ -97,12 +97,36 @@ export class Pulls {
       comment.body = body.body
       return { status: 200, body: commentOf(comment) }
     })
+    const checkOf = ({ id, name, head_sha, external_id }: Record<string, unknown>) => ({
+      ...(sampleOf('check-run') as object),
+      id,
+      name,
+      head_sha,
+      external_id,
+    })
+    const forApps: ApiReply = { status: 403, body: { message: 'You must authenticate via a GitHub App.' } }
     handle('checks/create', ({ body, identity }) => {
-      if (identity.kind !== 'installation')
-        return { status: 403, body: { message: 'You must authenticate via a GitHub App.' } }
-      this.checks.push(body)
-      const { name, head_sha, external_id } = body
-      return { status: 201, body: { ...(sampleOf('check-run') as object), name, head_sha, external_id } }
+      if (identity.kind !== 'installation') return forApps
+      const check = { ...body, id: 900 + this.checks.length }
+      this.checks.push(check)
+      return { status: 201, body: checkOf(check) }
+    })
+    handle('checks/update', ({ params, body, identity }) => {
+      if (identity.kind !== 'installation') return forApps
+      const check = this.checks.find(({ id }) => String(id) === params['check_run_id'])
+      if (check === undefined) return { status: 404, body: { message: 'Not Found' } }
+      Object.assign(check, body)
+      return { status: 200, body: checkOf(check) }
+    })
+    handle('checks/list-for-ref', ({ params, query }) => {
+      const named = this.checks.filter(
+        ({ head_sha, name }) => head_sha === params['ref'] && name === (query.get('check_name') ?? name),
+      )
+      // Of several of one name only the newest is shown unless all are asked for.
+      const all = query.get('filter') === 'all' ? named : named.slice(-1)
+      const [page, size] = [Number(query.get('page') ?? 1), Number(query.get('per_page') ?? 30)]
+      const shown = all.slice((page - 1) * size, page * size).map(checkOf)
+      return { status: 200, body: { total_count: all.length, check_runs: shown } }
     })
   }
 }
