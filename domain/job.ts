@@ -191,7 +191,12 @@ export interface JobRecord {
   readonly budget: Budget
   /** Of each turn; null: the environment's. */
   readonly timeoutMs: number | null
+  /** Where callbacks go: the origin alone, since path and query of such URLs are often secrets; null: nowhere. */
   readonly callbackUrl: string | null
+  /** The whole URL, sealed, in base64. Jobs of earlier servers lack it, and have the URL itself above. */
+  readonly callbackSealed?: string | null
+  /** So many of its callbacks are done with, from the first on, and not in its outbox any more. */
+  readonly callbacksTold?: number
   readonly attempts: readonly JobAttempt[]
   /** The attempt whose work counts: of a single one itself, else the best one, once that is decided. */
   readonly chosen: number | null

@@ -33,14 +33,13 @@ const MAX_ANSWER_BYTES = 65_536
 const MAX_URL_CHARACTERS = 2_000
 
 export function createSafeFetch({ allowPrivateAddresses, resolve = addressesOf }: SafeFetchDeps): SafeFetch {
-  const refuse = (url: string, why: string) =>
-    errors.invalidRequest(`${JSON.stringify(url.slice(0, 200))} is not asked: ${why}`)
+  const refuse = (url: string, why: string) => errors.invalidRequest(`${placeOf(url)} is not asked: ${why}`)
 
   const parse = (text: string): URL => {
     if (text.length > MAX_URL_CHARACTERS) throw refuse(text, `it has more than ${MAX_URL_CHARACTERS} characters`)
     if (!URL.canParse(text)) throw refuse(text, 'it is no URL')
     const url = new URL(text)
-    if (url.username !== '' || url.password !== '') throw refuse(url.origin, 'it holds a user or a password')
+    if (url.username !== '' || url.password !== '') throw refuse(text, 'it holds a user or a password')
     if (url.protocol !== 'https:' && !(url.protocol === 'http:' && allowPrivateAddresses))
       throw refuse(text, 'give an https URL')
     const literal = url.hostname.replace(/^\[(.*)\]$/, '$1')
@@ -101,6 +100,13 @@ function ask(
     request.on('error', reject)
     request.end(body)
   })
+}
+
+/** Without path and query, which are often secrets: what is refused comes into logs as well. */
+function placeOf(text: string): string {
+  if (!URL.canParse(text)) return 'the URL'
+  const { protocol, host } = new URL(text)
+  return JSON.stringify(`${protocol}//${host}`)
 }
 
 async function addressesOf(hostname: string): Promise<readonly string[]> {

@@ -50,6 +50,8 @@ export interface JobRecords {
   onMove(id: JobId, listener: () => void): () => void
   /** Calls back after each move of any job. */
   onAnyMove(listener: (job: JobRecord) => void): () => void
+  /** Calls back after a job was removed. */
+  onRemove(listener: (id: JobId) => void): () => void
 }
 
 export interface JobRecordsDeps {
@@ -153,22 +155,27 @@ export function createJobRecords({ repositories, ledger, index, clock }: JobReco
       const repo = await repository(job.repo)
       // Of several attempts the delivered branch is the job's own.
       const branch = workBranch(jobSession(id, null))
-      const moves: RefUpdate[] = []
+      const gone: RefUpdate[] = []
       for (const ref of [jobRef(id), branch, upstreamRef(branch), deliveringRef(branch)]) {
         const old = await repo.refs.read(ref)
-        if (old !== null) moves.push({ ref, old, new: ZERO_OID })
+        if (old !== null) gone.push({ ref, old, new: ZERO_OID })
       }
-      const gone = moves.length === 0 ? null : await repo.refs.transact(moves)
-      if (gone?.ok === false) throw errors.conflict(`job ${id} could not be removed: ${gone.reason}; try again`)
+      const done = gone.length === 0 ? null : await repo.refs.transact(gone)
+      if (done?.ok === false) throw errors.conflict(`job ${id} could not be removed: ${done.reason}; try again`)
       await index.batch([
         { section: 'jobs', key: id, value: null },
         { section: 'jobOrder', key: orderKey(job.createdAt, id), value: null },
-        ...moves.map((update) => seenMove(job.repo, update)),
+        ...gone.map((update) => seenMove(job.repo, update)),
       ])
+      moves.emit('removed', id)
     },
     onMove: (id, listener) => {
       moves.on(id, listener)
       return () => moves.off(id, listener)
+    },
+    onRemove: (listener) => {
+      moves.on('removed', listener)
+      return () => moves.off('removed', listener)
     },
     onAnyMove: (listener) => {
       moves.on('any', listener)

@@ -61,8 +61,8 @@ export interface JobsDeps {
   readonly control: Pick<SessionControl, 'remove'>
   readonly index: Pick<Index, 'sessions'>
   environmentDefaults(name: string): EnvironmentDefaults
-  /** Throws `invalid_request` for a URL that no callback is sent to. */
-  checkCallback(url: string): void
+  /** Gives what the record keeps of a callback's URL. Throws `invalid_request` for one that no callback is sent to. */
+  keepCallback(url: string): Promise<Pick<JobRecord, 'callbackUrl' | 'callbackSealed'>>
   /** How long jobs are kept after their end; null: for ever. */
   readonly keptMs: number | null
   readonly clock: Clock
@@ -80,7 +80,7 @@ export function createJobs(deps: JobsDeps): Jobs {
     const known = await jobs.find(id)
     if (known !== null) return sameJob(known, input.idempotency)
     checkStrategy(input)
-    if (input.callbackUrl !== null) deps.checkCallback(input.callbackUrl)
+    const callback = input.callbackUrl === null ? { callbackUrl: null } : await deps.keepCallback(input.callbackUrl)
     const defaults = deps.environmentDefaults(input.environment)
     const budget = overlay(defaults.budget, input.budget)
     const names = input.n === 1 ? [jobSession(id, null)] : range(input.n).map((attempt) => jobSession(id, attempt))
@@ -104,7 +104,7 @@ export function createJobs(deps: JobsDeps): Jobs {
       outputSchema: input.outputSchema,
       budget,
       timeoutMs: input.timeoutMs,
-      callbackUrl: input.callbackUrl,
+      ...callback,
       attempts: names.map(
         (session, at): JobAttempt => ({ attempt: at + 1, session, rank: null, reason: null, handled: 0, diff: null }),
       ),

@@ -367,12 +367,14 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       control,
       index,
       environmentDefaults: environments.defaults,
-      checkCallback: (target) => {
+      keepCallback: async (target) => {
         if (config.callbacks.secret === null)
           throw errors.invalidRequest(
             'callback_url: this server signs no callbacks; its operator sets callbacks.secret in the config file. Till then wait with wait_for_turn',
           )
         safeFetch.check(target)
+        const sealed = await sealer.seal(Buffer.from(target))
+        return { callbackUrl: new URL(target).origin, callbackSealed: Buffer.from(sealed).toString('base64') }
       },
       keptMs: config.closedSessionsMs,
       clock,
@@ -437,6 +439,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
         server: repositories.server,
         ledger,
         fetch: safeFetch,
+        open: sealer.open,
         secret: config.callbacks.secret,
         complete,
         view: async (job) => callbackView(job, await jobView(job, services), services),

@@ -4,8 +4,13 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
+import type { JobRecord } from '../../domain/job.ts'
+import type { JobId } from '../../domain/names.ts'
 import { createSafeFetch } from '../../hooks/safe-fetch.ts'
 import { afterAttempt, callbackHeaders } from '../../hooks/signed-callback.ts'
+import { createCallbacks } from '../../hooks/sinks/callback.ts'
+import { clock, gitIn, log, openStore } from '../gateway/store-fixture.ts'
+import { temporaryDirectory, waitUntil } from '../stories/support.ts'
 
 const vectors = (name: string) =>
   JSON.parse(
@@ -63,6 +68,17 @@ t.test('private addresses are never connected to, however they are written or re
   t.throws(() => fetch.check('https://localhost/'), { code: 'invalid_request' })
   t.throws(() => fetch.check('http://example.com/'), /https/)
   t.doesNotThrow(() => fetch.check('https://example.com/hook?x=1'))
+  for (const secret of [
+    'https://evil.test/sec-ret?key=sec-ret',
+    'http://example.com/sec-ret',
+    'sec-ret',
+    'https://u:sec-ret@x.test/',
+  ])
+    await t.rejects(
+      post(secret),
+      { message: /^(?!.*sec-ret).*is not asked/s },
+      'what is refused is named without its path',
+    )
   round = 1
   await t.rejects(post('https://rebind.test/'), /127\.0\.0\.1/, 'the address that is checked is the one that is used')
   t.same(asked.filter((name) => name === 'rebind.test').length, 1, 'a name is resolved once')
@@ -84,4 +100,44 @@ t.test('a redirect is an answer, and is not followed; an endless answer is cut',
   t.match(await fetch.post(`${url}/moved`, { headers: {}, body: '{}' }), { status: 302 })
   t.equal(seen, 1)
   t.match(await fetch.post(`${url}/flood`, { headers: {}, body: '{}' }), { status: 200 })
+})
+
+t.test('the outbox of a job that is removed goes at once', async (t) => {
+  const { repositories, ledger } = await openStore(temporaryDirectory(t))
+  const id = 'job-aaaaaaaaaa' as JobId
+  const timeline = [{ at: 1, state: 'running', text: '' }]
+  const job = { id, state: 'running', callbackUrl: 'https://x.test', timeline } as unknown as JobRecord
+  let present: JobRecord | null = job
+  let removed = (_id: JobId) => {}
+  const callbacks = createCallbacks({
+    jobs: {
+      all: async () => [job],
+      find: async () => present,
+      annotate: async () => {},
+      onAnyMove: () => () => {},
+      onRemove: (listener) => {
+        removed = listener
+        return () => {}
+      },
+    },
+    server: repositories.server,
+    ledger,
+    open: async (sealed) => sealed,
+    fetch: { check: () => {}, post: async () => ({ status: 500, headers: {} }) },
+    secret: Buffer.alloc(32),
+    complete: true,
+    view: async () => ({}),
+    clock,
+    log,
+  })
+  t.teardown(async () => {
+    await callbacks.close()
+    await repositories.close()
+  })
+  const isThere = async () => gitIn(repositories.server.dir, ['for-each-ref', 'refs/hangar/outbox']) !== ''
+  await callbacks.start()
+  await waitUntil('it is noted', isThere)
+  present = null
+  removed(id)
+  await waitUntil('it is gone', async () => !(await isThere()))
 })

@@ -2,11 +2,13 @@
 import { createHmac, randomBytes } from 'node:crypto'
 import { createServer, type IncomingHttpHeaders } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { hostedRepo, SCRIPTED_AGENT, settled, submit } from './jobs-support.ts'
-import { startHangar, waitUntil } from './support.ts'
+import { run, startHangar, temporaryDirectory, waitUntil } from './support.ts'
 
 interface Received {
+  readonly path: string | undefined
   readonly headers: IncomingHttpHeaders
   readonly text: string
   // biome-ignore lint/suspicious/noExplicitAny: looked into by tests only
@@ -22,7 +24,7 @@ async function receiver(t: Test, answer: (count: number) => number) {
       text += chunk.toString()
     })
     req.on('end', () => {
-      received.push({ headers: req.headers, text, body: JSON.parse(text) })
+      received.push({ path: req.url, headers: req.headers, text, body: JSON.parse(text) })
       res.writeHead(answer(received.length)).end()
     })
   })
@@ -100,4 +102,38 @@ t.test('a receiver that is gone is asked no more; without a secret no callback i
   t.equal(refused.status, 400)
   t.match(refused.body.detail, 'callbacks.secret')
   t.equal((await without.api('GET', '/api/sessions')).body.items.length, 0)
+})
+
+t.test("a receiver's URL is a secret; what was told of a job at its end is not kept, and not told again", async (t) => {
+  const { received, url } = await receiver(t, () => 204)
+  const logged: string[] = []
+  const keep = (fields: object, message?: string) => void logged.push(JSON.stringify(fields) + message)
+  const begun = await startHangar(t, { ...options(secret), log: { info: keep, warn: keep, error: keep } })
+  await hostedRepo(t, begun)
+  const { body } = await submit(begun, {
+    instructions: '! hangar-agent done "did it"',
+    callback_url: `${url}/T0/sec-ret-path?key=sec-ret-query`,
+  })
+  await settled(begun, body.id)
+  await waitUntil('the end', async () => received.some(({ body }) => body.type === 'job.finished'), 600)
+  t.same(new Set(received.map(({ path }) => path)), new Set(['/hook/T0/sec-ret-path?key=sec-ret-query']))
+  const outbox = () =>
+    run('git', ['-C', join(begun.dataDir, 'hangar.git'), 'for-each-ref', 'refs/hangar/outbox']).then(({ out }) => out)
+  await waitUntil('nothing is kept of what was told', async () => (await outbox()) === '')
+  const checkout = temporaryDirectory(t)
+  await begun.git(checkout, ['clone', '-q', '--mirror', `${begun.url}/git/acme/app.git`, '.'])
+  const record = await begun.git(checkout, ['log', '-p', `refs/hangar/jobs/${body.id}`])
+  t.match(record.out, `"callbackUrl": "${new URL(url).origin}"`)
+  t.notMatch(record.out + logged.join(''), /sec-ret/)
+
+  const hangar = await begun.restart()
+  t.teardown(() => hangar.close())
+  await hangar.api('POST', `/api/jobs/${body.id}/follow-up`, { message: 'again' })
+  await settled(hangar, body.id)
+  const ends = ['job.started_1', 'job.finished_1', 'job.started_2', 'job.finished_2']
+  await waitUntil('the second end', async () => received.length >= ends.length, 600)
+  t.same(
+    received.map(({ headers }) => headers['webhook-id']),
+    ends.map((end) => `evt_${body.id}_${end}`),
+  )
 })
