@@ -2,7 +2,7 @@
 
 import type { Log } from './ports.ts'
 
-const MASK = '[redacted]'
+export const MASK = '[redacted]'
 /** Secrets under this length are left alone: masking them would garble ordinary text. */
 const MIN_SECRET = 6
 /** A piece of a secret at the border of a text is masked from this length on: the other piece may be in the next chunk. */

@@ -2,6 +2,8 @@
 import { messageOf } from '../domain/errors.ts'
 import { subjectOf } from '../domain/harmless.ts'
 import { jobOf, type Oid } from '../domain/names.ts'
+import type { Redactor } from '../domain/redact.ts'
+import { createRedactedTail } from '../domain/redacted-tail.ts'
 import type { SandboxRef, TurnProcess } from '../domain/sandbox.ts'
 import type { SessionRecord, TurnRecord, Verification } from '../domain/session.ts'
 import { lastWords, turnEnvironment } from './sandbox-helper.ts'
@@ -84,13 +86,13 @@ export async function verifyWork(
     graceMs: GRACE_MS,
     maxOutputBytes: MAX_OUTPUT_BYTES,
   })
-  const { process, tail } = await follow(at, work.ref, key)
+  const { process, tail } = await follow(at, { ref: work.ref, key, redactor: services.redactor })
   const ended: Verification = {
     ...begun,
     passed: process.state === 'exited' && process.exitCode === 0 && !process.timedOut,
     exitCode: process.state === 'exited' && !process.timedOut ? process.exitCode : null,
     seconds: Math.round((services.clock.now() - begun.startedAt) / 100) / 10,
-    logTail: services.redactor.text(tail + note(process, work.turn)),
+    logTail: tail + note(process, work.turn),
   }
   return record(at, ended, services)
 }
@@ -146,21 +148,23 @@ async function record(at: TurnAt, verification: Verification, services: TurnServ
 
 type Ended = Extract<TurnProcess, { state: 'exited' | 'lost' | 'unknown' }>
 
-async function follow(at: TurnAt, ref: SandboxRef, key: string): Promise<{ process: Ended; tail: string }> {
+async function follow(
+  at: TurnAt,
+  { ref, key, redactor }: { readonly ref: SandboxRef; readonly key: string; readonly redactor: Redactor },
+): Promise<{ process: Ended; tail: string }> {
   const { provider } = at.environment
   let cursor = { out: 0, err: 0 }
-  let tail: Buffer = Buffer.alloc(0)
+  const tail = createRedactedTail(redactor, LOG_TAIL_BYTES)
   for (;;) {
     // The server closes: the command runs on, and is found again at the next start.
     if (at.signal.aborted && at.signal.reason === 'closing') at.signal.throwIfAborted()
     if (at.signal.aborted) await provider.stop(ref, key)
     const output = await provider.read(ref, key, cursor, { waitMs: WAIT_MS, maxBytes: READ_BYTES })
     cursor = output.next
-    tail = Buffer.concat([tail, output.out, output.err])
-    if (tail.length > LOG_TAIL_BYTES) tail = tail.subarray(tail.length - LOG_TAIL_BYTES)
+    tail.push(output)
     const { process } = output
     if (process.state !== 'running' && output.out.length < READ_BYTES && output.err.length < READ_BYTES)
-      return { process, tail: tail.toString('utf8') }
+      return { process, tail: tail.end() }
   }
 }
 

@@ -6,7 +6,8 @@ import t from 'tap'
 import { readConfig } from '../../domain/config.ts'
 import type { Log } from '../../domain/ports.ts'
 import { startServer } from '../../surfaces/server.ts'
-import { api, serverEnvironment, shell, temporaryDirectory, waitUntil } from './support.ts'
+import { hostedRepo, SCRIPTED_AGENT, settled, submit } from './jobs-support.ts'
+import { api, serverEnvironment, shell, startHangar, temporaryDirectory, waitUntil } from './support.ts'
 
 const KEY = 'sk-live/Q7+zz"4f_9Kx&81 tail'
 const FILE_SECRET = 'line-one-of-the-key-9f8e7d\nline-two-of-the-key-6c5b4a'
@@ -158,3 +159,20 @@ function repositories(dir: string): string[] {
     .filter((path) => path.endsWith('.git') && !path.includes('sandboxes') && statSync(join(dir, path)).isDirectory())
     .map((path) => join(dir, path))
 }
+
+t.test('what a verification prints is masked before its end is cut off, each stream by itself', async (t) => {
+  const hangar = await startHangar(t, { agent: SCRIPTED_AGENT })
+  await hostedRepo(t, hangar)
+  const random = 'Ab3'.repeat(14)
+  const commands = [
+    `printf 'hgs_'; printf %s ${random}; head -c ${16_384 - random.length} /dev/zero | tr '\\0' .`,
+    `printf hgs_${random.slice(0, 10)} >&2; sleep 1.5; echo tick; printf '%s\\n' ${random.slice(10)} >&2`,
+  ]
+  for (const verify of commands) {
+    const { body } = await submit(hangar, { instructions: '! true', verify })
+    const { verification } = await settled(hangar, body.id)
+    t.equal(verification.passed, true, verification.log_tail)
+    t.match(verification.log_tail, /^(?:\[redacted\])?\.+$|^tick\n\[redacted\]\n$/)
+    t.notMatch(verification.log_tail, random.slice(10))
+  }
+})
