@@ -23,12 +23,14 @@ import { loadavg, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { ratioPlot } from './chart.ts'
-import { ENV, git, MANY_REFS, type Peer, REPOS, type Repo, serveGateway, startPeers } from './git-peers.ts'
+import { ENV, git, MANY_REFS, type Peer, REPLIES, REPOS, type Repo, serveGateway, startPeers } from './git-peers.ts'
+import { serveReplies } from './git-replies.ts'
 
 const { values: options, positionals } = parseArgs({
   allowPositionals: true,
   options: {
     serve: { type: 'string' },
+    replies: { type: 'string' },
     quick: { type: 'boolean', default: false },
     minutes: { type: 'string' },
     only: { type: 'string', default: '' },
@@ -51,6 +53,8 @@ interface Measure {
   /** Where the ratio to the best peer over HTTP is to be. */
   readonly target: number
   readonly skip?: (peer: Peer) => boolean
+  /** Whether the requests are the same each time. */
+  readonly repeats?: boolean
   /** A peer that does less, and is no measure for the best. */
   readonly less?: string
   /** Makes what is needed, untimed, and gives the work to be timed. */
@@ -70,9 +74,13 @@ async function bench(): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'hangar-bench-'))
   const sources = await makeSources(root)
   const self = process.argv[1] ?? ''
-  const peers = await startPeers(root, (dataDir) => [process.execPath, self, '--serve', dataDir])
+  const peers = await startPeers(root, {
+    gateway: (dataDir) => [process.execPath, self, '--serve', dataDir],
+    replies: (port) => [process.execPath, self, '--replies', String(port)],
+  })
   try {
-    for (const peer of peers.all) for (const repo of REPOS) fill(peer, repo, sources)
+    for (const peer of peers.all.filter(({ name }) => name !== REPLIES))
+      for (const repo of REPOS) fill(peer, repo, sources)
     const measures = measuresOf(root, sources).filter(({ what }) => what.includes(options.only))
     const samples = await run(measures, peers.all)
     report(measures, peers.all, samples)
@@ -119,8 +127,9 @@ async function take(measure: Measure, peer: Peer, round: number): Promise<Sample
   return { measure, peer: peer.name, round, ms, cpuMs: cpu === null || after === null ? null : after - cpu }
 }
 
-/** Peers that differ only on the repository with many refs are measured only there. */
-function takesPart({ repo, skip }: Measure, peer: Peer): boolean {
+/** Peers that differ only on the repository with many refs are measured only there, and replies alone where all requests are the same each time. */
+function takesPart({ repo, skip, repeats }: Measure, peer: Peer): boolean {
+  if (peer.name === REPLIES) return repeats === true
   return (peer.name !== 'nginx, hideRefs' || repo === 'refs') && skip?.(peer) !== true
 }
 
@@ -157,9 +166,10 @@ function measuresOf(root: string, sources: Sources): Measure[] {
     clients: 1,
     repo: 'small',
     target: 0.15,
-    skip: ({ http }) => !http,
+    repeats: true,
+    skip: ({ name }) => name === 'git daemon',
     prepare: async (peer) => async () => {
-      for (let time = 0; time < 5; time++) await readHead(peer, 'small')
+      for (let time = 0; time < 20; time++) await readHead(peer, 'small')
     },
   }
   const clone = (clients: number): Measure => ({
@@ -189,6 +199,7 @@ function measuresOf(root: string, sources: Sources): Measure[] {
     clients,
     repo,
     target: 0.65,
+    repeats: true,
     async prepare(peer) {
       const paths = times(clients, (at) => copy(peer, repo, `noop-${repo}-${at}`, at))
       return together(paths.map((cwd) => ({ cwd, args: ['fetch', '-q'] })))
@@ -514,7 +525,7 @@ interface Row {
   readonly target: number
   /** By peer: medians of ms and CPU, and of the rounds' ratios to the first peer. */
   readonly cells: ReadonlyMap<string, { ms: number; cpuMs: number | null; ratio: number }>
-  /** Ours to the best peer over HTTP, the median of the rounds' ratios. */
+  /** Ours to the best peer over HTTP (that with the lowest median), the median of the rounds' ratios. */
   readonly best: number
 }
 
@@ -533,15 +544,13 @@ function rowOf(measure: Measure, peers: readonly Peer[], all: readonly Sample[])
       ratio: median(own.map(({ ms, round }) => ms / (at('nginx', round) ?? Number.NaN))),
     })
   }
-  const best = median(
-    of('hangar').map(({ ms, round }) => {
-      const others = peers
-        .filter(({ name, http }) => http && name !== 'hangar' && name !== measure.less)
-        .map(({ name }) => at(name, round))
-      return ms / Math.min(...others.filter((other) => other !== undefined))
-    }),
-  )
-  return { name: nameOf(measure), target: measure.target, cells, best }
+  const rivals = peers.filter(({ name, http }) => http && name !== 'hangar' && name !== measure.less)
+  const [best = 'nginx'] = rivals
+    .map(({ name }) => name)
+    .filter((name) => cells.has(name))
+    .sort((a, b) => (cells.get(a)?.ratio ?? 0) - (cells.get(b)?.ratio ?? 0))
+  const toBest = median(of('hangar').map(({ ms, round }) => ms / (at(best, round) ?? Number.NaN)))
+  return { name: nameOf(measure), target: measure.target, cells, best: toBest }
 }
 
 function report(measures: readonly Measure[], peers: readonly Peer[], samples: readonly Sample[]): void {
@@ -588,4 +597,5 @@ function median(values: readonly number[]): number {
 }
 
 if (options.serve !== undefined) await serveGateway(options.serve)
+else if (options.replies !== undefined) serveReplies(Number(options.replies))
 else await bench()

@@ -38,19 +38,29 @@ export interface Peers {
   close(): Promise<void>
 }
 
+export const REPLIES = 'nothing but replies'
+
 /** Refs of the repository `refs` beside its main: half are branches of sessions, half their logs. */
 export const MANY_REFS = 50_000
 
-/** Starts all of them below a directory. `serve` is the command that runs our gateway on a data directory (`serveGateway`). */
-export async function startPeers(root: string, serve: (dataDir: string) => readonly string[]): Promise<Peers> {
+/** The commands of the servers that are ours: the gateway on a data directory, and what repeats the replies of the gateway on a port. */
+export interface OwnServers {
+  gateway(dataDir: string): readonly string[]
+  replies(port: number): readonly string[]
+}
+
+/** Starts all of them below a directory. */
+export async function startPeers(root: string, own: OwnServers): Promise<Peers> {
   const started: Started[] = []
   const nginx = await startNginx(join(root, 'nginx'), started)
+  const gateway = await startGateway(join(root, 'hangar'), own, started)
   const all = [
     nginx,
     hiding(nginx),
     await startNodeGitServer(join(root, 'node-git-server'), started),
     await startDaemon(join(root, 'daemon'), started),
-    await startGateway(join(root, 'hangar'), serve, started),
+    gateway,
+    await startReplies(gateway, own, started),
   ]
   return {
     all,
@@ -118,12 +128,8 @@ export const ENV: Readonly<Record<string, string | undefined>> = {
   GIT_COMMITTER_EMAIL: 'a@b',
 }
 
-async function startGateway(
-  dataDir: string,
-  serve: (dataDir: string) => readonly string[],
-  started: Started[],
-): Promise<Peer> {
-  const { child, cpuMs } = start('hangar', serve(dataDir), started)
+async function startGateway(dataDir: string, own: OwnServers, started: Started[]): Promise<Peer> {
+  const { child, cpuMs } = start('hangar', own.gateway(dataDir), started)
   const port = await printedPort(child)
   return {
     name: 'hangar',
@@ -134,6 +140,20 @@ async function startGateway(
     url: (repo, client = 0, refused) =>
       `http://x:${refused ? 'hgs_x' : `hgt_x${client}`}@127.0.0.1:${port}/git/bench/${repo}.git`,
     dir: (repo) => join(dataDir, 'repos', 'bench', `${repo}.git`),
+  }
+}
+
+/** No peer, but a floor: the gateway's replies, said again without any work. It has no repositories of its own. */
+async function startReplies(gateway: Peer, own: OwnServers, started: Started[]): Promise<Peer> {
+  const { child, cpuMs } = start('replies', own.replies(gateway.port), started)
+  const port = await printedPort(child)
+  return {
+    ...gateway,
+    name: REPLIES,
+    http: false,
+    port,
+    cpuMs,
+    url: (repo, client) => gateway.url(repo, client).replace(`:${gateway.port}/`, `:${port}/`),
   }
 }
 
