@@ -2,10 +2,9 @@
 import { setMaxListeners } from 'node:events'
 import type { JobSettings } from '../domain/environment.ts'
 import { HangarError, messageOf } from '../domain/errors.ts'
-import { isAtRest, type JobAttempt, type JobEvent, type JobRecord, jobMove } from '../domain/job.ts'
+import { isAtRest, type JobAttempt, type JobRecord, jobMove } from '../domain/job.ts'
 import { type JobId, judgeSession } from '../domain/names.ts'
 import type { Clock, Log } from '../domain/ports.ts'
-import type { TurnRecord } from '../domain/session.ts'
 import { passedSentence } from './budget.ts'
 import {
   countingAttempts,
@@ -21,13 +20,14 @@ import {
 } from './job-attempts.ts'
 import type { JobDeliverer } from './job-delivery.ts'
 import type { JobJudge } from './job-judge.ts'
+import { chosenOf, isRepair, nonePassed, outcomeMove, repairKey, repairsOf, stoppedReason } from './job-outcome.ts'
 import type { JobMove, JobRecords } from './job-records.ts'
 import type { SessionControl } from './session-control.ts'
 import type { SessionEvents } from './session-events.ts'
 import type { SessionRecords } from './session-records.ts'
 import type { SessionSuspend } from './session-suspend.ts'
 import type { Sessions } from './sessions.ts'
-import { passes, type RankedAttempt, rankAttempts, repairMessage } from './strategies.ts'
+import { passes, rankAttempts, repairMessage } from './strategies.ts'
 
 export interface JobRunner {
   /** Works on the job until it is at rest; once more where that is done already. */
@@ -55,7 +55,6 @@ const RETRY_MS = 2_000
 const LOOK_MS = 250
 /** How often several attempts are held against the budget that they share. */
 const BUDGET_MS = 1_000
-const REPAIR_KEY = 'verify-'
 
 /** What the worker does after a step; `look`: what it knew was old, or it has to look again soon. */
 type Next = 'again' | 'wait' | 'look' | 'rest'
@@ -190,7 +189,7 @@ export function createJobRunner(deps: JobRunnerDeps): JobRunner {
         budget: {},
         timeoutMs: job.timeoutMs,
         // Known again after a crash.
-        idempotency: { key: `${REPAIR_KEY}${turn.turn}`, body: '' },
+        idempotency: { key: repairKey(turn), body: '' },
         option: null,
       })
       return true
@@ -341,90 +340,11 @@ function isWaiting({ turn, current, session }: Standing): boolean {
   return session !== null && turn !== null && current?.state === 'queued' && current.turn === turn.turn
 }
 
-/** How many of the newest turns were to mend a failing verification. */
-function repairsOf(turns: readonly TurnRecord[]): number {
-  return [...turns].reverse().findIndex((turn) => !isRepair(turn))
-}
-
-/** Whether the turn was to mend a failing verification. */
-function isRepair({ idempotency }: TurnRecord): boolean {
-  return idempotency?.key.startsWith(REPAIR_KEY) === true
-}
-
 function handledNow(job: JobRecord, standings: readonly Standing[]): JobAttempt[] {
   return job.attempts.map((attempt) => {
     const turn = standings.find((standing) => standing.attempt === attempt)?.turn ?? null
     return turn === null ? attempt : { ...attempt, handled: Math.max(attempt.handled, turn.turn) }
   })
-}
-
-/** What becomes of a job whose one attempt ended so. */
-function outcomeMove(turn: TurnRecord | null): Pick<JobMove, 'event' | 'text' | 'isReason'> {
-  if (turn === null) return { event: 'fail', text: 'its session is gone', isReason: true }
-  const said = turn.error?.message ?? null
-  const because = (event: JobEvent, text: string) => ({ event, text, isReason: true })
-  switch (turn.outcome) {
-    case 'exited': {
-      if (passes({ turn })) return { event: 'deliver', text: 'the work is being delivered' }
-      if (turn.notOnBranch != null) return because('fail', `its work is not on its branch: ${turn.notOnBranch}`)
-      const verification = turn.verification ?? null
-      return because(
-        'fail',
-        verification?.exitCode == null
-          ? 'the verification did not end'
-          : `the verification failed with exit status ${verification.exitCode}`,
-      )
-    }
-    case 'needs_input':
-      return because('ask', turn.question ?? 'the agent asks')
-    case 'over_budget':
-      return because('exceed_budget', said ?? 'the budget was passed')
-    case 'timed_out':
-      return because('time_out', said ?? 'the turn took too long')
-    case 'cancelled':
-      return because('cancel', 'its turn was cancelled')
-    default:
-      return because('fail', said ?? 'the agent failed')
-  }
-}
-
-/** The best that passes; where none does, one that asks, which a person can answer, else the first in rank. */
-function chosenOf(
-  ranking: readonly RankedAttempt[],
-  ended: readonly { readonly attempt: number; readonly turn: TurnRecord | null }[],
-): number {
-  const turnOf = (attempt: number) => ended.find((entry) => entry.attempt === attempt)?.turn ?? null
-  const first = ranking[0]?.attempt ?? 1
-  if (passes({ turn: turnOf(first) })) return first
-  return ranking.find(({ attempt }) => turnOf(attempt)?.outcome === 'needs_input')?.attempt ?? first
-}
-
-function nonePassed(
-  turns: readonly (TurnRecord | null)[],
-  chosen: TurnRecord | null,
-  ranking: readonly RankedAttempt[],
-): Pick<JobMove, 'event' | 'text' | 'isReason'> {
-  const each = [...ranking]
-    .sort((a, b) => a.attempt - b.attempt)
-    .map(({ attempt, reason }) => `attempt ${attempt}: ${reason}`)
-    .join('; ')
-  if (chosen?.outcome === 'needs_input') return outcomeMove(chosen)
-  const all = (outcome: TurnRecord['outcome']) => turns.every((turn) => turn?.outcome === outcome)
-  const event: JobEvent = turns.some((turn) => turn?.outcome === 'over_budget')
-    ? 'exceed_budget'
-    : all('timed_out')
-      ? 'time_out'
-      : all('cancelled')
-        ? 'cancel'
-        : 'fail'
-  return { event, text: `no attempt passed: ${each}`, isReason: true }
-}
-
-/** An attempt that was still at work when the answer was certain. */
-function stoppedReason(ranked: RankedAttempt, standings: readonly Standing[]): RankedAttempt {
-  const standing = standings.find(({ attempt }) => attempt.attempt === ranked.attempt)
-  if (standing === undefined || standing.session === null || isEnded(standing)) return ranked
-  return { ...ranked, reason: 'it was still at work when another attempt had passed, and was stopped' }
 }
 
 function ignoreConflict(error: unknown): void {
