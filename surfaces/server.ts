@@ -1,21 +1,19 @@
 /** The composition root: opens the store, wires the floors together, listens, and closes it all in order. */
-import { createHash, randomBytes } from 'node:crypto'
+import { randomBytes } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
-import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { dirname, join } from 'node:path'
+import { join } from 'node:path'
 import { rootCertificates } from 'node:tls'
 import { fileURLToPath } from 'node:url'
-import express from 'express'
+import type express from 'express'
 import type { Config } from '../domain/config.ts'
-import type { BranchSettings, JobSettings, ProviderKind } from '../domain/environment.ts'
+import type { BranchSettings, JobSettings } from '../domain/environment.ts'
 import { errors, messageOf } from '../domain/errors.ts'
 import type { Caller, GrantCaller, TokenCaller } from '../domain/grant.ts'
 import type { RepoSlug } from '../domain/names.ts'
 import type { Clock, Log, Random } from '../domain/ports.ts'
 import { createRedactor, redactedLog } from '../domain/redact.ts'
-import type { Provider } from '../domain/sandbox.ts'
 import { createSecretSearch } from '../domain/secret-search.ts'
 import { upstreamSecrets } from '../domain/upstream.ts'
 import { createArtifactStore } from '../exchange/artifacts.ts'
@@ -25,7 +23,7 @@ import { createResultChecker } from '../exchange/result-schema.ts'
 import { createAudit } from '../gateway/audit.ts'
 import { createRepositories } from '../gateway/git/repositories.ts'
 import { createGrants } from '../gateway/grants.ts'
-import { createSmartHttp, type SmartHttp } from '../gateway/http/smart-http.ts'
+import { createSmartHttp } from '../gateway/http/smart-http.ts'
 import { createLedger } from '../gateway/ledger.ts'
 import { openDiskReserve } from '../gateway/state/disk-reserve.ts'
 import { createEventLog, reconcilePushes } from '../gateway/state/event-log.ts'
@@ -52,8 +50,6 @@ import { createJobRunner } from '../orchestrator/job-runner.ts'
 import { createJobs } from '../orchestrator/jobs.ts'
 import { createNameClaims } from '../orchestrator/name-claims.ts'
 import { BUILT_IN_PRICES } from '../orchestrator/prices.ts'
-import { openDockerProvider } from '../orchestrator/providers/docker.ts'
-import { createLocalProvider } from '../orchestrator/providers/local.ts'
 import { createRelay } from '../orchestrator/providers/relay.ts'
 import { recover, restoreGrants } from '../orchestrator/recovery.ts'
 import { createSessionControl } from '../orchestrator/session-control.ts'
@@ -67,18 +63,20 @@ import { createSetupCache } from '../orchestrator/setup-cache.ts'
 import { createSlots } from '../orchestrator/slots.ts'
 import { createExclusive, type TurnServices } from '../orchestrator/turn-context.ts'
 import { createTurnRunner } from '../orchestrator/turn-runner.ts'
+import { createApp } from './app.ts'
 import { createEnvironments } from './environments.ts'
 import { welcomeCli } from './first-start.ts'
 import { callbackView, jobView } from './job-view.ts'
+import { closeListener, createListener, listen } from './listener.ts'
 import { createMcpEndpoint } from './mcp/endpoint.ts'
 import { hangarFeatures } from './mcp/hangar.ts'
 import { MCP_LIMITS, type McpLimits, type McpStats } from './mcp/sessions.ts'
 import type { ProgressOptions } from './mcp/wait.ts'
-import { createMetrics, type ServedMetrics } from './metrics.ts'
+import { createMetrics } from './metrics.ts'
 import { openApiDocument } from './openapi.ts'
 import { OPERATIONS } from './operations/all.ts'
 import type { Services } from './operations/operation.ts'
-import { sendProblem } from './problem.ts'
+import { openProviders, providerOf } from './providers.ts'
 import { createRest } from './rest.ts'
 
 export interface ServerOptions {
@@ -115,10 +113,7 @@ export interface ServerActivity {
   readonly waiters: number
 }
 
-const HELPER = fileURLToPath(new URL('../../agent-helper/hangar-agent', import.meta.url))
 const PACKAGE = fileURLToPath(new URL('../../package.json', import.meta.url))
-/** After this a connection that still sends or reads is cut at closing. */
-const CLOSE_MS = 5_000
 
 /** Starts a server on the configured data directory. Throws `store_unusable` or `config_invalid` with what to do. */
 export async function startServer({ config, cliFile, ...options }: ServerOptions): Promise<HangarServer> {
@@ -207,13 +202,12 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       (value) => value.close(),
     )
 
-    const listener = createServer({ requestTimeout: 0, headersTimeout: 15_000, keepAliveTimeout: 10_000 })
     const closing = new AbortController()
     // Each waiting request listens to it.
     setMaxListeners(0, closing.signal)
     // From the first connection on: sandboxes that live on reach the gateway at once, other requests wait for the recovery.
     const ready = createGate<express.Express>()
-    route(listener, { smartHttp, metrics, app: ready.opened })
+    const listener = createListener({ smartHttp, metrics, app: ready.opened })
     await restoreGrants({ index, grants, mayRead })
     await listen(listener, config)
     undo.push(() => closeListener(listener, closing))
@@ -226,36 +220,10 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     // Sandboxes that live on find their way out again at once.
     for (const { egress, provider } of config.environments.values())
       if (egress !== null || provider === 'docker') await relay.directoryFor(egress)
-    const local = createLocalProvider({
-      sandboxesDir: join(config.dataDir, 'sandboxes'),
-      helperFile: HELPER,
-      relay,
-      clock,
-      log,
-    })
-    const providers = new Map<ProviderKind, Provider>([['local', local]])
-    if (await usesDocker(config, index)) {
-      const docker = await openDockerProvider({
-        socketPath: config.dockerSocket,
-        helperFile: HELPER,
-        instance: instanceOf(signer.publicKeyArmored),
-        relay,
-        loopbackOnly: isLoopback(config.host),
-        log,
-      })
-      providers.set('docker', docker)
-    }
-    if (await usesKubernetes(config, index)) {
-      // Loaded here alone: nobody without a cluster needs it.
-      const { createKubernetesProvider } = await import('../orchestrator/providers/kubernetes.ts')
-      const { kubeconfig, ...settings } = config.kubernetes
-      const install = { ...settings, instance: instanceOf(signer.publicKeyArmored) }
-      const made = createKubernetesProvider({ kubeconfig, install, helperDir: dirname(HELPER), log })
-      providers.set(
-        'kubernetes',
-        keep(made, (value) => value.close()),
-      )
-    }
+    const { local, providers } = keep(
+      await openProviders({ config, index, relay, publicKey: signer.publicKeyArmored, clock, log }),
+      (value) => value.close(),
+    )
     const environments = createEnvironments({ config, providers, url })
     const records = createSessionRecords({ repositories, ledger, index, clock })
     const events = createSessionEvents({ index, clock })
@@ -451,24 +419,7 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
     await callbacks.start()
     const welcome = cliFile === null ? { made: false } : await welcomeCli(cliFile, config.publicUrl ?? url, tokens)
 
-    const app = express()
-    app.disable('x-powered-by')
-    app.disable('etag')
-    app.set('query parser', 'simple')
-    app.get('/healthz', (_req, res) => void res.json({ ok: true }))
-    app.get('/readyz', (_req, res) => void res.json({ ok: true }))
-    app.get('/metrics', async (_req, res) => {
-      const { contentType, body } = await metrics.text()
-      res.setHeader('Content-Type', contentType)
-      res.end(body)
-    })
-    app.get(
-      '/.well-known/hangar-key.asc',
-      (_req, res) => void res.type('application/pgp-keys').send(signer.publicKeyArmored),
-    )
     const release = await version()
-    const document = openApiDocument(OPERATIONS, { version: release, url: config.publicUrl ?? url })
-    app.get('/openapi.json', (_req, res) => void res.json(document))
     const mcp = await createMcpEndpoint({
       features: hangarFeatures({
         operations: OPERATIONS,
@@ -488,26 +439,23 @@ export async function startServer({ config, cliFile, ...options }: ServerOptions
       log,
     })
     undo.push(() => mcp.close())
-    app.all('/mcp', mcp.handle)
-    // There is no authorization server: clients that look for one must hear that, not that they lack a token.
-    app.use('/.well-known', (req: express.Request, res: express.Response) =>
-      sendProblem(res, errors.notFound(`there is no ${req.originalUrl.split('?')[0]}`)),
-    )
-    app.use(
-      createRest({
-        operations: OPERATIONS,
-        services,
-        authenticate: (secret): TokenCaller | null => tokens.authenticate(secret),
-        limits: config.limits,
-        log,
-        closing: closing.signal,
+    const document = openApiDocument(OPERATIONS, { version: release, url: config.publicUrl ?? url })
+    ready.open(
+      createApp({
+        metrics,
+        publicKey: signer.publicKeyArmored,
+        document,
+        mcp,
+        rest: createRest({
+          operations: OPERATIONS,
+          services,
+          authenticate: (secret): TokenCaller | null => tokens.authenticate(secret),
+          limits: config.limits,
+          log,
+          closing: closing.signal,
+        }),
       }),
     )
-    app.use((error: unknown, _req: express.Request, res: express.Response, _next: express.NextFunction) =>
-      sendProblem(res, asRefusal(error)),
-    )
-
-    ready.open(app)
     return {
       url,
       firstStart: welcome.made,
@@ -538,28 +486,6 @@ function authoritiesOf({ upstreams: { authorities } }: Config): readonly string[
   return authorities === null ? null : [...rootCertificates, authorities]
 }
 
-/** Whether an environment names it, or a session's sandbox is still of it. */
-async function usesDocker(config: Config, index: Index): Promise<boolean> {
-  if ([...config.environments.values()].some(({ provider }) => provider === 'docker')) return true
-  return (await index.sessions.range()).some(([, { session }]) => session.sandbox?.provider === 'docker')
-}
-
-function isLoopback(host: string): boolean {
-  return host === 'localhost' || host === '::1' || host.startsWith('127.')
-}
-
-/** The same of pods. Throws `config_invalid` where they would not know how to reach this server. */
-async function usesKubernetes(config: Config, index: Index): Promise<boolean> {
-  const named = [...config.environments.values()].filter(({ provider }) => provider === 'kubernetes')
-  const lost = named.find(({ gatewayUrl }) => gatewayUrl === null && config.kubernetes.gatewayUrl === null)
-  if (lost !== undefined)
-    throw errors.configInvalid(
-      `kubernetes.gateway_url is not set, and environment ${lost.name} has pods: give the URL at which they reach this server, for example http://hangar.hangar.svc:4264`,
-    )
-  if (named.length > 0) return true
-  return (await index.sessions.range()).some(([, { session }]) => session.sandbox?.provider === 'kubernetes')
-}
-
 /** How jobs of an environment are verified and ranked; those of one that is no longer configured, as the default one's. */
 function jobSettings({ environments }: Config, name: string): JobSettings {
   const found = environments.get(name) ?? environments.get('default')
@@ -575,19 +501,6 @@ async function branchSettings(config: Config, index: Index, caller: Caller): Pro
   return (environments.get(entry?.session.environment ?? '') ?? environments.get('default'))?.branch ?? null
 }
 
-/** What tells this store's sandboxes from those of others on the same engine: it goes where the store's keys go. */
-function instanceOf(publicKey: string): string {
-  return createHash('sha256').update(publicKey).digest('hex').slice(0, 16)
-}
-
-/** The provider that made a sandbox, as its session's record names it. */
-function providerOf(providers: ReadonlyMap<string, Provider>, kind: string): Provider {
-  const provider = providers.get(kind)
-  if (provider === undefined)
-    throw errors.sandboxFailed(`the sandbox was made by the provider ${kind}, which this server does not have`)
-  return provider
-}
-
 /** A promise that is kept from outside. */
 function createGate<T>(): { readonly opened: Promise<T>; open(value: T): void } {
   let open: (value: T) => void = () => {}
@@ -595,62 +508,6 @@ function createGate<T>(): { readonly opened: Promise<T>; open(value: T): void } 
     open = resolve
   })
   return { opened, open }
-}
-
-interface Routes {
-  readonly smartHttp: SmartHttp
-  readonly metrics: ServedMetrics
-  readonly app: Promise<express.Express>
-}
-
-function route(listener: Server, { smartHttp, metrics, app }: Routes): void {
-  listener.on('request', (req, res) => {
-    metrics.request(req, res)
-    if (isGit(req.url)) smartHttp.handle(req, res)
-    else void app.then((handle) => handle(req, res))
-  })
-  listener.on('checkContinue', (req, res) => {
-    metrics.request(req, res)
-    if (isGit(req.url)) return smartHttp.checkContinue(req, res)
-    void app.then((handle) => {
-      res.writeContinue()
-      handle(req, res)
-    })
-  })
-}
-
-/** The git gateway sees the raw request: no middleware before it. */
-function isGit(url: string | undefined): boolean {
-  return url?.startsWith('/git/') === true
-}
-
-function asRefusal(error: unknown): unknown {
-  return error instanceof URIError ? errors.invalidRequest('the path is not percent-encoded UTF-8') : error
-}
-
-async function listen(listener: Server, config: Config): Promise<void> {
-  await new Promise<void>((resolve, reject) => {
-    listener.once('error', (cause) => {
-      reject(
-        errors.configInvalid(
-          `listen=${config.host}:${config.port} cannot be used: ${messageOf(cause)}; set HANGAR_LISTEN to another address or port`,
-          {},
-          cause,
-        ),
-      )
-    })
-    listener.listen(config.port, config.host, resolve)
-  })
-}
-
-async function closeListener(listener: Server, closing: AbortController): Promise<void> {
-  closing.abort()
-  const timer = setTimeout(() => listener.closeAllConnections(), CLOSE_MS)
-  await new Promise<void>((resolve) => {
-    listener.close(() => resolve())
-    listener.closeIdleConnections()
-  })
-  clearTimeout(timer)
 }
 
 /** In reverse order of opening; one that fails does not keep the others open. */
