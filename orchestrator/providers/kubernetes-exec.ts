@@ -39,8 +39,10 @@ export interface CommandResult {
 
 /** Its input was cut off. */
 const TRY_AGAIN = 75
-/** Killed: by its pod's end, of which nothing may be known yet. */
+/** Killed: maybe by its pod's end, of which nothing may be known yet. */
 const KILLED = 137
+/** By when the end of a pod is told, mostly. */
+const TOLD_MS = 3_000
 /** A frame comes every five seconds. After so much silence the pod is looked at, after three times that the connection is given up. */
 const SILENCE_MS = 7_000
 /** How long one connection follows a run; then it is made anew. */
@@ -75,7 +77,8 @@ export async function runCommand(
     try {
       const result = await runOnce(pod, argv, { ...options, forMs: Math.max(1_000, until - performance.now()) })
       // What was killed with its pod, or lost its files there, tells nothing of itself.
-      if (result.exitCode === 0 || (!isCut(result.exitCode) && (await pod.ended()) === null)) return result
+      if (result.exitCode === 0) return result
+      if (result.exitCode !== TRY_AGAIN && (await endAfter(pod, result.exitCode, until)) === null) return result
       failure = new ClusterError(0, 'CutOff', result.err)
     } catch (error) {
       failure = error
@@ -85,6 +88,16 @@ export async function runCommand(
       until,
       ...(options.signal === undefined ? {} : { signal: options.signal }),
     })
+  }
+}
+
+/** How the pod ended in which a command failed; null: it is there. That of a killed one is asked for a while. */
+async function endAfter(pod: PodLink, exitCode: number, until: number): Promise<string | null> {
+  const last = exitCode === KILLED ? Math.min(until, performance.now() + TOLD_MS) : 0
+  for (;;) {
+    const ended = await pod.ended()
+    if (ended !== null || performance.now() >= last) return ended
+    await sleep(200)
   }
 }
 
@@ -267,14 +280,10 @@ async function* framesOf(
   }
 }
 
-/** Whether the command ended of something else than itself, and is to be tried again. */
-function isCut(exitCode: number): boolean {
-  return exitCode === TRY_AGAIN || exitCode === KILLED
-}
-
 function endOf(status: ExecStatus | null, err: string): void {
   if (status === null) throw new ClusterError(0, 'NoStatus', `the connection ended without an exit status${said(err)}`)
   if ('failure' in status) throw new ClusterError(500, 'ExecFailed', status.failure)
-  if (isCut(status.exitCode)) throw new ClusterError(0, 'CutOff', `exit status ${status.exitCode}${said(err)}`)
+  if (status.exitCode === TRY_AGAIN || status.exitCode === KILLED)
+    throw new ClusterError(0, 'CutOff', `exit status ${status.exitCode}${said(err)}`)
   if (status.exitCode !== 0) throw new ClusterError(422, 'CommandFailed', `exit status ${status.exitCode}${said(err)}`)
 }

@@ -193,6 +193,11 @@ t.test('a command that fails in a pod that is gone says that it is', async (t) =
     knownEnd: () => gone,
   }
   t.match(await runCommand(link, ['tar'], { forMs: 1_000 }), { exitCode: 137 })
+  setTimeout(() => {
+    gone = 'its pod was evicted'
+  }, 300)
+  const late = runCommand(link, ['tar'], { forMs: 5_000 })
+  await t.rejects(late, { code: 'sandbox_lost', message: /its pod was evicted/ }, 'told after its commands were killed')
   gone = 'its pod was deleted'
   await t.rejects(runCommand(link, ['tar'], { forMs: 1_000 }), { code: 'sandbox_lost', message: /its pod was deleted/ })
 })
