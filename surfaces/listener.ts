@@ -17,7 +17,13 @@ export interface Routes {
 
 /** A server that does not listen yet. */
 export function createListener({ smartHttp, metrics, app }: Routes): Server {
-  const listener = createServer({ requestTimeout: 0, headersTimeout: 15_000, keepAliveTimeout: 10_000 })
+  const listener = createServer({
+    requestTimeout: 0,
+    headersTimeout: 15_000,
+    keepAliveTimeout: 10_000,
+    // How often the time of a head is looked at; node itself does it twice a minute.
+    connectionsCheckingInterval: 3_000,
+  })
   listener.on('request', (req, res) => {
     metrics.request(req, res)
     if (isGit(req.url)) smartHttp.handle(req, res)

@@ -85,3 +85,46 @@ t.test('a client that does not read its answer is cut at its time, and is no who
   const cloned = await s.git(work, 'ls-remote', s.as('hgt_read'))
   t.equal(cloned.code, 0)
 })
+
+t.test('a request to fetch that comes a byte at a time ends at its time, and holds nobody up', async (t) => {
+  const s = await gitServerOf(t, { limits: { maxGitProcesses: 1, maxTransferMs: 1_500 } })
+  const work = await s.work('work')
+  await s.git(work, 'push', '-q', 'origin', 'main')
+  const socket = connect(s.port, '127.0.0.1')
+  socket.on('error', () => {})
+  const ended = new Promise<void>((resolve) => socket.once('close', () => resolve()))
+  socket.resume()
+  socket.write(
+    `POST /git/acme/app.git/git-upload-pack HTTP/1.1\r\nhost: x\r\nauthorization: Bearer hgt_read\r\ngit-protocol: version=2\r\n` +
+      'content-type: application/x-git-upload-pack-request\r\ncontent-length: 60000\r\n\r\n0011command=fetch0001',
+  )
+  const timer = setInterval(() => socket.write('0'), 50)
+  t.teardown(() => clearInterval(timer))
+  const cloned = await s.git(work, 'clone', '-q', s.as('hgt_read'), 'meanwhile')
+  t.equal(cloned.code, 0, cloned.err)
+  await ended
+  t.pass('it was given up')
+})
+
+t.test('an answer that is read a byte at a time ends at its time, and others are answered', async (t) => {
+  const s = await gitServerOf(t, { limits: { maxGitProcesses: 1, maxTransferMs: 2_000 } })
+  const work = await s.work('work')
+  writeFileSync(join(work, 'big'), randomBytes(30_000_000))
+  await s.git(work, 'add', '.')
+  await s.git(work, 'commit', '-q', '-m', 'big')
+  await s.git(work, 'push', '-q', s.as('hgt_admin'), 'HEAD:refs/heads/main')
+  const tip = await s.ref('refs/heads/main')
+  const body = `0011command=fetch00010032want ${tip}\n0009done\n0000`
+  const socket = connect({ port: s.port, host: '127.0.0.1', onread: { buffer: Buffer.alloc(1), callback: () => true } })
+  socket.on('error', () => {})
+  const ended = new Promise<void>((resolve) => socket.once('close', () => resolve()))
+  socket.write(
+    `POST /git/acme/app.git/git-upload-pack HTTP/1.1\r\nhost: x\r\nauthorization: Bearer hgt_read\r\ngit-protocol: version=2\r\n` +
+      `content-type: application/x-git-upload-pack-request\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
+  )
+  await sleep(300)
+  const cloned = await s.git(work, 'clone', '-q', s.as('hgt_read'), 'meanwhile')
+  t.equal(cloned.code, 0, cloned.err)
+  await ended
+  t.ok(socket.bytesRead < 30_000_000, `cut after ${socket.bytesRead} bytes`)
+})
